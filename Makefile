@@ -1,0 +1,92 @@
+# What a developer and CI run. Every target prepares what it needs, on a fresh machine too; `make help` lists them.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+BIN := .venv/bin
+PYTHON := $(BIN)/python
+# The engine around a command: one that answers is used as it is, else a private one runs as long as the command.
+ENGINE := $(PYTHON) dev/engine.py run
+IMAGES := $(PYTHON) -m executor.images build base
+PYTEST_ARGS ?=
+
+# The command that `make demo` shows.
+DEMO_COMMAND = $(BIN)/executor run sales-report --skills skills --input skills/data/sales.csv \
+	--output 'out/**' --save demo-out -- python3 scripts/report.py inputs/sales.csv
+
+.PHONY: help setup demo test lint format bench soak images lock clean engine-start engine-stop
+
+help: ## this list
+	@echo "make TARGET, where TARGET is one of"
+	@sed -n 's/^\([a-z-]*\):.*## /  \1|/p' $(MAKEFILE_LIST) | column -t -s '|' 2>/dev/null \
+		|| sed -n 's/^\([a-z-]*\):.*## /  \1  /p' $(MAKEFILE_LIST)
+
+setup: ## the virtual environment and, as root on Debian, the system packages
+	@dev/setup.sh
+
+demo: setup ## one skill script in a sandbox, from nothing to its output files in demo-out/
+	@$(ENGINE) --optional -- $(MAKE) --silent .demo
+
+test: setup ## everything CI checks, on both runtimes
+	@$(ENGINE) -- $(MAKE) --silent .test
+
+lint: setup ## ruff and mypy
+	@$(MAKE) --silent .lint
+
+format: setup ## let ruff lay out the code
+	@$(BIN)/ruff check --fix-only --quiet . ; $(BIN)/ruff format .
+
+bench: setup ## measure starts, runs and transfers
+	@$(ENGINE) -- $(BASH_C) '$(IMAGES) && $(BIN)/pytest tests/bench $(PYTEST_ARGS)'
+
+soak: setup ## the same, for a long time
+	@$(ENGINE) -- $(BASH_C) '$(IMAGES) && EXECUTOR_SOAK=1 $(BIN)/pytest tests/bench $(PYTEST_ARGS)'
+
+images: setup ## the image on the engine and the root filesystem
+	@$(ENGINE) --optional -- $(IMAGES)
+
+lock: setup ## pin the versions that are installed now
+	@{ sed -n '/^#/p' requirements.lock; \
+		$(PYTHON) -m pip list --format freeze | grep -v -i -E '^(pip|setuptools|wheel|skill-executor)=='; \
+	} > .requirements.new && mv .requirements.new requirements.lock
+
+engine-start: setup ## a private engine that stays until engine-stop
+	@$(PYTHON) dev/engine.py start
+
+engine-stop: setup
+	@$(PYTHON) dev/engine.py stop
+
+clean: ## remove what is made in the checkout (the images stay)
+	@rm -rf demo-out dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	@find . -path ./.venv -prune -o -name __pycache__ -type d -print0 | xargs -0 rm -rf
+
+# --- the steps, run inside the engine -------------------------------------------------------------------------
+
+BASH_C := bash -eu -o pipefail -c
+
+.PHONY: .demo .test .lint
+.demo:
+	@echo "== image"
+	@$(IMAGES)
+	@echo "== $(DEMO_COMMAND)"
+	@rm -rf demo-out
+	@$(DEMO_COMMAND)
+	@echo "== demo-out"
+	@find demo-out -type f -printf '%10s  %p\n' | sort -k 2
+
+.lint:
+	@echo "== ruff check"
+	@$(BIN)/ruff check .
+	@echo "== ruff format --check"
+	@$(BIN)/ruff format --check .
+	@echo "== mypy"
+	@$(BIN)/mypy
+
+.test:
+	@echo "== images"
+	@$(IMAGES) --target container --target local
+	@$(MAKE) .lint
+	@echo "== pytest"
+	@$(BIN)/pytest $(PYTEST_ARGS)

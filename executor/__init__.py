@@ -1,0 +1,1 @@
+"""A sandboxed script-execution backend for Agent Skills."""

@@ -1,0 +1,337 @@
+"""The channel: many requests in flight over one stream, each ended by its answer, its deadline or the
+sandbox's death.
+
+The reader is a callback of the event loop and never waits for a consumer: what comes is parsed, checked and
+put where its request keeps it, in bounded memory, because only as much credit is given as has been used.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from executor.channel.attestation import Expected, check_attestation
+from executor.channel.files import ContentReader, FileRequest, Listing, ListingReader, path_error
+from executor.channel.runs import RunHandle, RunSpec
+from executor.errors import ExecutorError, ProtocolError, SandboxLostError, SandboxStartError
+from executor.guest import bundle, records, wire
+from executor.runtimes.base import Sandbox
+
+START_TIMEOUT = 20.0  # from the sandbox's start to the guest's hello
+PING_EVERY = 5.0
+SILENCE = 15.0  # without a byte from the guest: it is lost
+LEASE = 30.0  # without a byte from the host the guest ends itself
+STALL = 60.0  # a file request that makes no progress
+EXIT_MARGIN = 5.0  # beyond timeout and grace, for a starved guest to report a run's end
+HIGH_WATER = 1 << 20  # queued bytes of a channel at which its producer waits
+
+
+class Channel:
+    """The host end of one sandbox's stream. Use it from one event loop only."""
+
+    def __init__(self, sandbox: Sandbox, on_broken: Callable[[ExecutorError], None] | None = None) -> None:
+        self.sandbox = sandbox
+        self._stream = sandbox.stream
+        self._connection = wire.Connection(wire.HOST)
+        self._requests: dict[int, RunHandle | FileRequest] = {}
+        self._next = 1
+        self._hello: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+        self._on_broken = on_broken
+        self._heard = time.monotonic()
+        self._heartbeat: asyncio.Task[None] | None = None
+        self._drained: asyncio.Future[None] | None = None
+        self._flushing = False
+        self.broken: ExecutorError | None = None
+
+    # -- life --
+
+    async def open(self, expected: Expected, rlimits: dict[str, int]) -> None:
+        """Send the guest if needed, say hello, and check what it attests. SandboxStartError if it fails."""
+        if self.sandbox.sends_guest:
+            source = bundle.source()
+            self._stream.write([len(source).to_bytes(4, "big"), source])
+        self._connection.control(
+            wire.HELLO, 0, {"nonce": expected.nonce, "rlimits": rlimits, "lease_s": LEASE}
+        )
+        self._stream.start(self._received, self._ended, self.flush)
+        self.flush()
+        try:
+            body = await asyncio.wait_for(self._hello, START_TIMEOUT)
+        except TimeoutError:
+            error = SandboxStartError(f"the guest said nothing for {START_TIMEOUT:g} s after its start")
+            self.break_off(error)
+            raise error from None
+        except SandboxLostError as error:
+            _, why = await self.sandbox.post_mortem()
+            raise SandboxStartError(f"the sandbox ended while it started: {why}") from error
+        check_attestation(body, expected)
+        self._heartbeat = asyncio.get_running_loop().create_task(self._beat())
+
+    def close(self) -> None:
+        """Close the stream; the guest ends itself and all it started. Pending requests fail."""
+        if self.broken is None:
+            self._connection.control(wire.GOODBYE, 0, {})
+            self.flush()
+        self.break_off(SandboxLostError("the session was closed"), tell=False)
+
+    def break_off(self, error: ExecutorError, *, tell: bool = True) -> None:
+        """Poison the channel: everything pending and everything later fails with `error`."""
+        if self.broken is not None:
+            return
+        self.broken = error
+        if self._heartbeat is not None:
+            self._heartbeat.cancel()
+        self._stream.close()
+        if not self._hello.done():
+            self._hello.set_exception(error)
+            self._hello.exception()
+        requests, self._requests = self._requests, {}
+        for request in requests.values():
+            request.failed(error)
+        self._wake()
+        if tell and self._on_broken is not None:
+            self._on_broken(error)
+
+    async def _beat(self) -> None:
+        while True:
+            await asyncio.sleep(PING_EVERY)
+            silent = time.monotonic() - self._heard
+            if silent > SILENCE:
+                self.break_off(SandboxLostError(f"the sandbox has not answered for {silent:.0f} s"))
+                return
+            self._connection.ping(b"\0" * 8)
+            self.flush()
+
+    # -- receiving --
+
+    def _received(self, data: bytes) -> None:
+        if self.broken is not None:
+            return
+        self._heard = time.monotonic()
+        try:
+            for event in self._connection.receive(data):
+                self._event(event)
+        except (wire.ProtocolError, ProtocolError) as error:
+            self.break_off(
+                ProtocolError(
+                    f"the sandbox broke the protocol: {error}",
+                    hint="It has been destroyed. A script in it may have attacked it; its output is not "
+                    "to be trusted.",
+                )
+            )
+            return
+        self.flush()
+
+    def _event(self, event: wire.Event) -> None:
+        if event.stream:
+            request = self._requests.get(event.stream)
+            if request is not None:
+                request.event(event)
+        elif event.type == wire.HELLO:
+            if not self._hello.done():
+                self._hello.set_result(event.body)
+        elif event.type == wire.GOODBYE:
+            raise ProtocolError("the guest said goodbye")
+
+    def _ended(self) -> None:
+        self.break_off(SandboxLostError("the sandbox ended"))
+
+    # -- sending --
+
+    def flush(self) -> None:
+        """Write what may be written now."""
+        while self._stream.writable and self.broken is None:
+            buffers = self._connection.outgoing()
+            if not buffers:
+                break
+            self._stream.write(buffers)
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._drained is not None and not self._drained.done():
+            self._drained.set_result(None)
+        self._drained = None
+
+    def control(self, kind: int, stream: int, body: dict[str, Any]) -> None:
+        """Queue and write a control frame."""
+        if self.broken is None:
+            self._connection.control(kind, stream, body)
+            self.flush()
+
+    def consumed(self, stream: int, channel: int, size: int) -> None:
+        """Give credit back; it leaves with the next flush."""
+        self._connection.consumed(stream, channel, size)
+        if not self._flushing:
+            self._flushing = True
+            asyncio.get_running_loop().call_soon(self._flush_soon)
+
+    def _flush_soon(self) -> None:
+        self._flushing = False
+        self.flush()
+
+    def forget(self, stream: int) -> None:
+        """The request has its answer."""
+        self._requests.pop(stream, None)
+
+    async def send(self, stream: int, channel: int, data: Any, *, end: bool = False) -> None:
+        """Queue bytes and wait while too many are queued."""
+        self._check()
+        self._connection.data(stream, channel, data, end)
+        self.flush()
+        while (
+            self.broken is None
+            and self._connection.queued(stream, channel) > HIGH_WATER
+            and self._connection.is_open(stream)
+        ):
+            if self._drained is None:
+                self._drained = asyncio.get_running_loop().create_future()
+            await asyncio.shield(self._drained)
+
+    def _check(self) -> None:
+        if self.broken is not None:
+            raise type(self.broken)(self.broken.message, hint=self.broken.hint)
+
+    def _open_stream(self) -> int:
+        self._check()
+        stream = self._next
+        self._next += 2
+        return stream
+
+    # -- runs --
+
+    async def run(self, spec: RunSpec) -> RunHandle:
+        """Start a run. It is under way when this returns; `wait` for its report."""
+        words = [spec.cwd, *spec.argv, *(key + b"=" + value for key, value in spec.env.items())]
+        blob = records.join_names(words)
+        streaming = spec.on_output is not None or spec.interactive
+        stream = self._open_stream()
+        handle = RunHandle(self, stream, spec)
+        body = {
+            "id": spec.run_id,
+            "argc": len(spec.argv),
+            "shell": spec.shell,
+            "stdin": spec.stdin is not None or spec.interactive,
+            "pty": list(spec.pty) if spec.pty else None,
+            "timeout_ms": None if spec.timeout is None else max(1, int(spec.timeout * 1000)),
+            "grace_ms": int(spec.grace * 1000),
+            "head": [-1, -1] if streaming or spec.output_limit is not None else list(spec.head),
+            "tail": list(spec.tail),
+        }
+        self._connection.control(wire.RUN, stream, body)
+        self._requests[stream] = handle
+        self._connection.data(stream, wire.ARGS, blob, end=True)
+        if spec.stdin is not None and not spec.interactive:
+            if len(spec.stdin) <= HIGH_WATER:
+                self._connection.data(stream, wire.STDIN, spec.stdin, end=True)
+            else:
+                await self.send(stream, wire.STDIN, spec.stdin, end=True)
+        elif spec.stdin:
+            self._connection.data(stream, wire.STDIN, spec.stdin)
+        self.flush()
+        return handle
+
+    async def wait(self, handle: RunHandle) -> None:
+        """Wait for the run's report. A guest that does not report in time is lost."""
+        spec = handle.spec
+        deadline = None if spec.timeout is None else spec.timeout + spec.grace + EXIT_MARGIN
+        try:
+            await asyncio.wait_for(asyncio.shield(handle.report), deadline)
+        except TimeoutError:
+            error = SandboxLostError(f"the sandbox did not report the end of run {spec.run_id} in time")
+            self.break_off(error)
+            raise error from None
+
+    # -- files --
+
+    @asynccontextmanager
+    async def _file(self, body: dict[str, Any], on_item: Callable[[Any], None]) -> AsyncIterator[FileRequest]:
+        stream = self._open_stream()
+        request = FileRequest(self, stream, on_item)
+        self._connection.control(wire.FILE, stream, body)
+        self._requests[stream] = request
+        try:
+            yield request
+        except BaseException:
+            if not request.done.done():
+                request.abandon()
+            raise
+
+    async def _reply(self, request: FileRequest, doing: str) -> dict[str, Any]:
+        while True:
+            seen = request.progress
+            try:
+                body = await asyncio.wait_for(asyncio.shield(request.done), STALL)
+                break
+            except TimeoutError:
+                if request.progress == seen and not request.done.done():
+                    error = SandboxLostError(f"the sandbox made no progress for {STALL:g} s: {doing}")
+                    self.break_off(error)
+                    raise error from None
+        number = body.get("errno")
+        if number is not None:
+            if type(number) is not int or not 0 < number < 4096:
+                raise ProtocolError("the guest's REPLY is malformed")
+            raise path_error(number, str(body.get("path", ""))[:1024], doing)
+        return body
+
+    async def put_files(self, base: bytes, pieces: Iterable[bytes], *, swap: bytes | None = None) -> None:
+        """Write records (see `guest.records`) below `base`; with `swap`, as one folder, whole or not."""
+        body: dict[str, Any] = {"op": "put", "base": base.decode("ascii")}
+        if swap is not None:
+            body["swap"] = swap.decode("utf-8", "surrogateescape")
+        async with self._file(body, _no_items) as request:
+            batch: list[bytes] = []
+            size = 0
+            for piece in pieces:
+                batch.append(piece)
+                size += len(piece)
+                if size >= wire.MAX_FRAME:
+                    await self.send(request.stream, wire.CONTENT, b"".join(batch))
+                    batch, size = [], 0
+                    if request.done.done():
+                        break
+            await self.send(request.stream, wire.CONTENT, b"".join(batch), end=True)
+            await self._reply(request, "write")
+
+    async def list_files(self, paths: list[bytes], *, recursive: bool = True) -> Listing:
+        """Everything below the folders, links named and not followed."""
+        reader = ListingReader(paths)
+        await self._ask({"op": "list", "recursive": recursive}, paths, reader.item, "list")
+        return reader.listing
+
+    async def get_files(
+        self,
+        paths: list[bytes],
+        *,
+        limit: int,
+        begin: Callable[[bytes, records.Record | int], None],
+        chunk: Callable[[bytes], None],
+        end: Callable[[int], None],
+    ) -> None:
+        """Read files, each at most `limit` bytes. The callbacks get each in the order asked for."""
+        reader = ContentReader(paths, limit, begin, chunk, end)
+        await self._ask({"op": "get", "limit": limit}, paths, reader.item, "read")
+        reader.finish()
+
+    async def remove_files(self, paths: list[bytes]) -> None:
+        """Remove files and folders; a missing one is no error."""
+        await self._ask({"op": "remove"}, paths, _no_items, "remove")
+
+    async def make_links(self, pairs: list[tuple[bytes, bytes]]) -> None:
+        """Make symbolic links where nothing stands."""
+        await self._ask({"op": "link"}, [name for pair in pairs for name in pair], _no_items, "link")
+
+    async def _ask(
+        self, body: dict[str, Any], names: list[bytes], on_item: Callable[[Any], None], doing: str
+    ) -> None:
+        blob = records.join_names(names)
+        async with self._file(body, on_item) as request:
+            await self.send(request.stream, wire.ARGS, blob, end=True)
+            await self._reply(request, doing)
+
+
+def _no_items(_item: Any) -> None:
+    raise ProtocolError("the guest sent content where there is none")

@@ -1,0 +1,141 @@
+"""Limits, results and files: the values that callers pass in and get back.
+
+Units: bytes for sizes, seconds for `timeout`, milliseconds where a name ends in `_ms`.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr
+
+Status = Literal[
+    "ok",  # exit 0
+    "error",  # any other exit of the script's own, or a signal that nobody here sent
+    "timeout",  # ended by its deadline
+    "oom",  # ended by the kernel for memory
+    "killed",  # ended by a caller's kill
+    "cancelled",  # the caller went away
+    "output_limit",  # ended because it wrote more than `on_output_limit="kill"` allows
+    "lost",  # the sandbox died under it
+    "running",  # a background run that has not ended
+]
+
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?", re.ASCII | re.IGNORECASE)
+
+
+def parse_size(value: Any) -> Any:
+    """`"256m"`, `"1.5g"`, `"4096"` or an int → bytes (powers of 1024). Other types pass through."""
+    if not isinstance(value, str):
+        return value
+    match = _SIZE.fullmatch(value.strip())
+    if not match:
+        raise ValueError(f"cannot read {value!r} as a size; write bytes or 64k, 256m, 1g")
+    return int(float(match[1]) * 1024 ** " kmgt".index(match[2].lower() or " "))
+
+
+Size = Annotated[int, BeforeValidator(parse_size)]
+
+
+class Limits(BaseModel):
+    """What one session may use. Sizes are bytes or strings like `"256m"`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    memory: Size = Field(1 << 30, ge=64 << 20)
+    """Memory of all processes and memory-backed files together, swap off. Default 1 GiB."""
+    cpus: float = Field(1.0, gt=0, le=1024)
+    """Processors' worth of time. Default 1."""
+    pids: int = Field(128, ge=8, le=1 << 20)
+    """Processes and threads. Default 128."""
+    open_files: int = Field(1024, ge=64, le=1 << 20)
+    """File descriptors of each process. Default 1024."""
+    disk: Size = Field(256 << 20, ge=1 << 20)
+    """Size of `/workspace`; `/skills` gets half as much again. Default 256 MiB."""
+    inodes: int = Field(16384, ge=256)
+    """Files and folders in `/workspace`, and as many in `/skills`. Default 16,384."""
+    tmp: Size = Field(64 << 20, ge=1 << 20)
+    """Size of `/tmp`. Default 64 MiB."""
+    shm: Size = Field(64 << 20, ge=1 << 20)
+    """Size of `/dev/shm`. Default 64 MiB."""
+
+
+class OutputLimits(BaseModel):
+    """What one collection may return."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    max_files: int = Field(100, ge=0)
+    """Files returned. Default 100."""
+    max_file_bytes: Size = Field(4 << 20, ge=0)
+    """Content held in memory for one file; a larger one has `truncated` set. Default 4 MiB."""
+    max_total_bytes: Size = Field(64 << 20, ge=0)
+    """Content held in memory for all files together. Default 64 MiB."""
+
+
+class Usage(BaseModel):
+    """What a run used, as the sandbox's kernel counted it."""
+
+    wall_ms: int = 0
+    cpu_ms: int = 0
+    max_rss_bytes: int = 0
+
+
+class OutputFile(BaseModel):
+    """One collected file. `read()` and `save()` are methods of the collected object."""
+
+    path: str
+    """Relative to `/workspace`, `/`-separated; `skills/<name>/…` for files in a skill. Bytes that are
+    not UTF-8 stand as lone surrogates (`os.fsencode` gives them back), escaped in JSON."""
+    size: int
+    """True size in bytes, also when the content is cut or left out."""
+    mime: str
+    sha256: str
+    """Of the whole file; '' when the file was over every cap and not read."""
+    encoding: Literal["utf-8", "base64"] = "utf-8"
+    """How `content` is written."""
+    content: str | None = None
+    """Absent when over the inline cap."""
+    truncated: bool = False
+    """`content` holds only the beginning of the file."""
+    saved_as: str | None = None
+    """Where `--save` or `save()` put it."""
+
+
+class ExecResult(BaseModel):
+    """How a run ended, with what it wrote. A failed script is a result like any other."""
+
+    status: Status
+    exit_code: int | None = None
+    """Exit status of the command; None when a signal ended it or while it runs."""
+    signal: int | None = None
+    """Number of the signal that ended it."""
+    stdout: str = ""
+    stderr: str = ""
+    stdout_bytes: int = 0
+    """Bytes that the run wrote, also those that were cut."""
+    stderr_bytes: int = 0
+    stdout_truncated: bool = False
+    stderr_truncated: bool = False
+    timed_out: bool = False
+    duration_ms: int = 0
+    """Wall time seen by the host, from request to result."""
+    usage: Usage = Usage()
+    files: list[OutputFile] = []
+    limits_hit: list[str] = []
+    """Names of the limits that cut something: `stdout`, `stderr`, `memory`, `timeout`, `output_files`, …"""
+    warnings: list[str] = []
+    killed_descendants: int = 0
+    """Processes that the run left behind and that were ended with it."""
+    run_id: str = ""
+    session_id: str = ""
+    runtime: str = ""
+
+    _stdout_raw: bytes = PrivateAttr(default=b"")
+    _stderr_raw: bytes = PrivateAttr(default=b"")
+
+    @property
+    def ok(self) -> bool:
+        """True for exit 0."""
+        return self.status == "ok"

@@ -1,0 +1,395 @@
+"""The local runtime: bubblewrap, no daemon, no root needed.
+
+Its security is decided by the arguments and nothing else, so they are built by one function from tables and
+pinned by a test. Started by root it drops to a uid of the session's own first. It never falls back to
+running without a sandbox.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import secrets
+import shutil
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+from executor.errors import (
+    BubblewrapMissingError,
+    ImageMissingError,
+    PlatformError,
+    SandboxStartError,
+    UserNamespacesOffError,
+)
+from executor.guest import bundle
+from executor.runtimes import cgroups
+from executor.runtimes.base import (
+    BAKED_GUEST,
+    BOOTSTRAP,
+    PYTHON_FLAGS,
+    Facts,
+    Runtime,
+    Sandbox,
+    SandboxSpec,
+    Stream,
+)
+from executor.runtimes.owner import UidSlot, data_dir, owner_label
+from executor.runtimes.seccomp import bpf_program
+
+INSIDE_UID = 1000  # what the session's own uid is called inside its user namespace
+
+# Of a root filesystem of ours everything below these is shown; of this machine only what programs need.
+ROOTFS_PATHS = ("/usr", "/etc", "/node_modules")
+SYSTEM_PATHS = (
+    "/usr",
+    "/etc/alternatives",
+    "/etc/fonts",
+    "/etc/ld.so.cache",
+    "/etc/localtime",
+    "/etc/ssl/certs",
+    "/etc/java-11-openjdk",
+    "/etc/java-17-openjdk",
+    "/etc/ImageMagick-6",
+    "/etc/libreoffice",
+    "/etc/perl",
+)
+# Top-level names that are links into /usr on a merged system and folders on others.
+MERGED = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
+# Files of the kernel that speak of the host; an empty file stands in front of each that exists.
+MASKED = (
+    "/proc/cmdline",
+    "/proc/config.gz",
+    "/proc/diskstats",
+    "/proc/interrupts",
+    "/proc/iomem",
+    "/proc/ioports",
+    "/proc/kallsyms",
+    "/proc/key-users",
+    "/proc/keys",
+    "/proc/locks",
+    "/proc/modules",
+    "/proc/pagetypeinfo",
+    "/proc/partitions",
+    "/proc/slabinfo",
+    "/proc/swaps",
+    "/proc/timer_list",
+    "/proc/vmallocinfo",
+)
+FILES = {
+    "/etc/hosts": "127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n",
+    "/etc/passwd": "root:x:0:0:root:/nonexistent:/usr/sbin/nologin\n"
+    f"sandbox:x:{INSIDE_UID}:{INSIDE_UID}:sandbox:/tmp/home:/bin/bash\n"
+    "nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n",
+    "/etc/group": f"root:x:0:\nsandbox:x:{INSIDE_UID}:\nnogroup:x:65534:\n",
+    "/etc/nsswitch.conf": "passwd: files\ngroup: files\nhosts: files\n",
+}
+# What bubblewrap says → what it means.
+NO_USER_NAMESPACES = (
+    "No permissions to create",
+    "Creating new namespace failed",
+    "setting up uid map",
+    "unshare: Operation not permitted",
+    "clone3: Operation not permitted",
+)
+MISSING = "bubblewrap is not installed: there is no `bwrap` on the PATH"
+INSTALL = "Install it: `apt-get install bubblewrap`, `dnf install bubblewrap` or `pacman -S bubblewrap`."
+NO_NAMESPACES = "the kernel does not let this user make user namespaces, which bubblewrap needs"
+ALLOW = (
+    "On Ubuntu 23.10 and later: `sysctl kernel.apparmor_restrict_unprivileged_userns=0` or an AppArmor "
+    "profile for bwrap. On others: `sysctl user.max_user_namespaces=15000` and "
+    "`sysctl kernel.unprivileged_userns_clone=1`. Inside a container: use the container runtime instead."
+)
+
+
+def arguments(
+    spec: SandboxSpec, rootfs: str, *, empty_fds: list[int], file_fds: dict[str, int], oom_file: str | None
+) -> list[str]:
+    """bubblewrap's arguments, without the seccomp descriptor and the command. Pure.
+
+    `rootfs` is '' for this machine's own system folders. `empty_fds` has a descriptor at end of file for
+    each of MASKED that exists, `file_fds` one for each of FILES.
+    """
+    uid = str(INSIDE_UID)
+    args = ["--unshare-user", "--uid", uid, "--gid", uid, "--disable-userns"]
+    args += ["--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try"]
+    args += ["--die-with-parent", "--new-session", "--as-pid-1", "--cap-drop", "ALL"]
+    args += ["--hostname", "sandbox", "--clearenv"]
+    args += ["--perms", "0755", "--dir", "/etc", "--perms", "0755", "--dir", "/run/executor"]
+    if rootfs:
+        for path in ROOTFS_PATHS:
+            args += ["--ro-bind", rootfs + path, path]
+    else:
+        for path in SYSTEM_PATHS:
+            args += ["--ro-bind-try", path, path]
+        args += ["--symlink", "/usr/bin/python3", "/run/executor/bin/python"]
+        args += ["--perms", "0755", "--dir", "/node_modules"]
+    for name in MERGED:
+        where = Path(rootfs or "/", name)
+        if where.is_symlink():
+            args += ["--symlink", os.readlink(where), f"/{name}"]
+        elif where.is_dir():
+            args += ["--ro-bind", str(where), f"/{name}"]
+    args += ["--proc", "/proc", "--dev", "/dev"]
+    for path, size, mode in (
+        ("/dev/shm", spec.shm, "1777"),
+        ("/tmp", spec.tmp, "1777"),
+        ("/workspace", spec.disk, "0755"),
+        ("/skills", spec.skills_disk, "0755"),
+    ):
+        args += ["--perms", mode, "--size", str(size), "--tmpfs", path]
+    for path, fd in file_fds.items():
+        args += ["--perms", "0444", "--ro-bind-data", str(fd), path]
+    for path, fd in zip(masked(), empty_fds, strict=True):
+        args += ["--ro-bind-data", str(fd), path]
+    if oom_file is not None:
+        args += ["--ro-bind", oom_file, "/run/executor/oom"]
+    return [*args, "--chdir", "/", "--remount-ro", "/dev", "--remount-ro", "/"]
+
+
+def masked() -> list[str]:
+    """The files of MASKED that this kernel has."""
+    return [path for path in MASKED if os.path.lexists(path)]
+
+
+def namespaces_of_host() -> dict[str, str]:
+    """This process's namespaces; a sandbox may share none of them."""
+    found = {}
+    for name in ("ipc", "mnt", "net", "pid", "uts"):
+        with contextlib.suppress(OSError):
+            found[name] = os.readlink(f"/proc/self/ns/{name}")
+    return found
+
+
+class LocalSandbox(Sandbox):
+    """bubblewrap's outer process, whose death ends process 1 and with it everything inside."""
+
+    runtime = "local"
+
+    def __init__(self) -> None:
+        self.stream = Stream()
+        self.process: subprocess.Popen[bytes] | None = None
+        self.slot: UidSlot | None = None
+        self.cgroup: cgroups.Cgroup | None = None
+        self.stderr = b""
+        self._stderr_read: asyncio.Task[None] | None = None
+        self._killed = False
+
+    def watch_stderr(self, fd: int) -> None:
+        async def read() -> None:
+            loop = asyncio.get_running_loop()
+            reader = asyncio.StreamReader()
+            pipe = os.fdopen(fd, "rb", buffering=0)
+            transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), pipe)
+            try:
+                while data := await reader.read(4096):
+                    self.stderr = (self.stderr + data)[-8192:]
+            finally:
+                transport.close()
+
+        self._stderr_read = asyncio.get_running_loop().create_task(read())
+
+    async def kill(self) -> None:
+        if self._killed:
+            return
+        self._killed = True
+        self.stream.close()
+        process = self.process
+        if process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            await self._wait(process)
+        if self.cgroup is not None:
+            self.cgroup.kill()
+            self.cgroup.remove()
+        if self._stderr_read is not None:
+            with contextlib.suppress(Exception):
+                await asyncio.wait_for(self._stderr_read, 1)
+        if self.slot is not None:
+            self.slot.release()
+
+    async def _wait(self, process: subprocess.Popen[bytes]) -> None:
+        for delay in (0.001, 0.002, 0.004, 0.008) + (0.02,) * 250:
+            if process.poll() is not None:
+                return
+            await asyncio.sleep(delay)
+
+    async def post_mortem(self) -> tuple[str, str]:
+        if self.process is not None:
+            await self._wait(self.process)
+        if self._stderr_read is not None:
+            with contextlib.suppress(Exception):
+                await asyncio.wait_for(asyncio.shield(self._stderr_read), 1)
+        said = self.stderr.decode("utf-8", "replace").strip()
+        code = self.process.poll() if self.process is not None else None
+        if self.cgroup is not None and self.cgroup.oom_kills() and not said:
+            return "oom", "the kernel ended it because its memory limit was reached"
+        if said:
+            return "exited", f"it said: {said[-800:]}"
+        return "exited" if code is not None else "unknown", f"bubblewrap ended with status {code}"
+
+
+class LocalRuntime(Runtime):
+    """Sandboxes by bubblewrap on this machine."""
+
+    name = "local"
+
+    def __init__(self, *, bwrap: str | None = None, cgroup: bool = True) -> None:
+        self._bwrap = bwrap
+        self._use_cgroup = cgroup
+        self._checked = False
+
+    # -- what is needed --
+
+    async def check(self) -> None:
+        if self._checked:
+            return
+        self._program()
+        probe = [self._program(), "--unshare-user", "--unshare-pid", "--unshare-net", "--cap-drop", "ALL"]
+        probe += ["--ro-bind", "/", "/", "/bin/true"]
+        uid = _unprivileged_uid()
+        ids = {} if uid is None else {"user": uid, "group": uid, "extra_groups": []}
+        done = await asyncio.to_thread(
+            subprocess.run, probe, env={}, cwd="/", capture_output=True, timeout=20, **ids
+        )
+        if done.returncode:
+            raise _start_error(done.stderr.decode("utf-8", "replace"))
+        await asyncio.to_thread(cgroups.reap)
+        self._checked = True
+
+    def _program(self) -> str:
+        if not sys.platform.startswith("linux"):
+            raise PlatformError(
+                f"the local runtime needs Linux; this is {sys.platform}",
+                hint="Use the container runtime with Docker Desktop, Colima or Podman: --runtime container.",
+            )
+        found = self._bwrap or shutil.which("bwrap")
+        if not found:
+            raise BubblewrapMissingError(MISSING, hint=INSTALL)
+        return found
+
+    def rootfs(self, image: str) -> str:
+        """Folder of the root filesystem for an image name; '' for this machine's own system folders."""
+        if image.startswith("/"):
+            if not Path(image, "usr").is_dir():
+                raise ImageMissingError(f"{image} is not a root filesystem: it has no /usr")
+            return os.path.realpath(image)
+        if image == "host":
+            return ""
+        name = (image or "base").removeprefix("executor/").partition(":")[0]
+        built = data_dir() / "rootfs" / name
+        if built.is_dir():
+            return os.path.realpath(built)
+        if image:
+            raise ImageMissingError(
+                f"there is no root filesystem {image!r} for the local runtime in {built.parent}",
+                hint="Build it with `executor images build`, or give --image host to use this machine's own "
+                "programs.",
+            )
+        return ""
+
+    # -- starting --
+
+    async def start(self, spec: SandboxSpec) -> Sandbox:
+        await self.check()
+        rootfs = self.rootfs(spec.image)
+        python = rootfs + "/usr/bin/python3"
+        if not os.path.exists(python):
+            raise SandboxStartError(
+                f"there is no {python}, which the guest needs", hint="Install python3, or build the image."
+            )
+        sandbox = LocalSandbox()
+        # Everything from here to the process is without an await: the children of a cancelled start are known.
+        try:
+            await self._spawn(sandbox, spec, rootfs)
+        except BaseException:
+            await asyncio.shield(asyncio.ensure_future(sandbox.kill()))
+            raise
+        return sandbox
+
+    async def _spawn(self, sandbox: LocalSandbox, spec: SandboxSpec, rootfs: str) -> None:
+        facts = Facts(uid=INSIDE_UID, gid=INSIDE_UID, namespaces=namespaces_of_host())
+        sandbox.facts = facts
+        ids: dict[str, object] = {}
+        if os.geteuid() == 0:
+            sandbox.slot = UidSlot()
+            ids = {"user": sandbox.slot.uid, "group": sandbox.slot.uid, "extra_groups": []}
+        else:
+            facts.warnings.append(
+                "the sandbox shares this user's uid: inotify watches and queued signals are counted together"
+            )
+        name = f"{secrets.token_hex(6)}@{owner_label()}"
+        sandbox.cgroup = cgroups.make(spec, name) if self._use_cgroup else None
+        if sandbox.cgroup is None:
+            facts.rlimits = {"data": spec.memory, "nproc": spec.pids}
+            facts.warnings.append(
+                "this machine gives no cgroups to this user: memory is limited for each process, not for the "
+                "session, and CPU time is not limited"
+            )
+        digest = Path(rootfs, "usr/lib/executor/guest.sha256") if rootfs else None
+        baked = digest is not None and digest.is_file() and digest.read_text().strip() == bundle.digest()
+        sandbox.sends_guest = not baked
+        code = [BAKED_GUEST] if baked else ["-c", BOOTSTRAP]
+        fds: list[int] = []
+        ours, theirs = socket.socketpair()
+        try:
+            seccomp_fd = _pipe_with(bpf_program(), fds)
+            file_fds = {path: _pipe_with(text.encode(), fds) for path, text in FILES.items()}
+            empty_fds = [_pipe_with(b"", fds) for _ in masked()]
+            args_read, args_write = os.pipe()
+            fds.append(args_read)
+            err_read, err_write = os.pipe()
+            fds.append(err_write)
+            oom_file = str(sandbox.cgroup.oom_file) if sandbox.cgroup is not None else None
+            args = arguments(spec, rootfs, empty_fds=empty_fds, file_fds=file_fds, oom_file=oom_file)
+            args += ["--seccomp", str(seccomp_fd)]
+            command = ["/usr/bin/python3", *PYTHON_FLAGS, *code]
+            sandbox.watch_stderr(err_read)
+            # From this thread, which lives as long as the loop: --die-with-parent follows the thread.
+            sandbox.process = subprocess.Popen(
+                [self._program(), "--args", str(args_read), "--", *command],
+                env={},
+                cwd="/",
+                stdin=theirs,
+                stdout=theirs,
+                stderr=err_write,
+                pass_fds=fds,
+                start_new_session=True,
+                **ids,  # type: ignore[call-overload]
+            )
+            # bubblewrap waits for its arguments, so it is in its cgroup before it does anything.
+            if sandbox.cgroup is not None:
+                sandbox.cgroup.add(sandbox.process.pid)
+            with os.fdopen(args_write, "wb") as file:
+                file.write(b"".join(os.fsencode(arg) + b"\0" for arg in args))
+        except OSError as error:
+            raise SandboxStartError(f"bubblewrap could not be started: {error}") from error
+        finally:
+            theirs.close()
+            for fd in fds:
+                os.close(fd)
+        ours.setblocking(False)
+        await asyncio.get_running_loop().create_connection(lambda: sandbox.stream, sock=ours)
+
+
+def _pipe_with(content: bytes, fds: list[int]) -> int:
+    """A descriptor from which `content` can be read to its end. It must fit into a pipe."""
+    read, write = os.pipe()
+    fds.append(read)
+    try:
+        os.write(write, content)
+    finally:
+        os.close(write)
+    return read
+
+
+def _unprivileged_uid() -> int | None:
+    return 65534 if os.geteuid() == 0 else None
+
+
+def _start_error(said: str) -> Exception:
+    if any(mark in said for mark in NO_USER_NAMESPACES):
+        return UserNamespacesOffError(f"{NO_NAMESPACES} (bwrap says: {said.strip()[:200]})", hint=ALLOW)
+    return SandboxStartError(f"bubblewrap does not work here: {said.strip()[:400] or 'it said nothing'}")
