@@ -158,7 +158,10 @@ def attest() -> Body:
             options = mount[5].split(",")
             if mount[4] == "/":
                 root_options = mount[5]
-            if "ro" not in options and "ro" not in super_options.split(","):
+            if "ro" in options or "ro" in super_options.split(","):
+                continue
+            # What this uid may not write is as good as read-only: the engine leaves /dev like that.
+            if os.path.isdir(mount[4]) and os.access(mount[4], os.W_OK):
                 writable.append([mount[4], fstype])
     return {
         "version": VERSION,

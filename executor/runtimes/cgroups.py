@@ -10,6 +10,7 @@ import contextlib
 import errno
 import os
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from executor.runtimes.base import SandboxSpec
@@ -162,7 +163,7 @@ def _make_v2(spec: SandboxSpec, name: str, mount: Path) -> Cgroup | None:
     return Cgroup([folder], folder / "memory.events")
 
 
-def _write(folder: Path, values: list[tuple[str, object, bool]]) -> None:
+def _write(folder: Path, values: Sequence[tuple[str, object, bool]]) -> None:
     for file, value, needed in values:
         try:
             (folder / file).write_text(str(value))

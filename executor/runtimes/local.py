@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import secrets
 import shutil
@@ -249,13 +250,9 @@ class LocalRuntime(Runtime):
         self._program()
         probe = [self._program(), "--unshare-user", "--unshare-pid", "--unshare-net", "--cap-drop", "ALL"]
         probe += ["--ro-bind", "/", "/", "/bin/true"]
-        uid = _unprivileged_uid()
-        ids = {} if uid is None else {"user": uid, "group": uid, "extra_groups": []}
-        done = await asyncio.to_thread(
-            subprocess.run, probe, env={}, cwd="/", capture_output=True, timeout=20, **ids
-        )
-        if done.returncode:
-            raise _start_error(done.stderr.decode("utf-8", "replace"))
+        said = await asyncio.to_thread(_try, probe)
+        if said is not None:
+            raise _start_error(said)
         await asyncio.to_thread(cgroups.reap)
         self._checked = True
 
@@ -295,21 +292,16 @@ class LocalRuntime(Runtime):
     async def start(self, spec: SandboxSpec) -> Sandbox:
         await self.check()
         rootfs = self.rootfs(spec.image)
-        python = rootfs + "/usr/bin/python3"
-        if not os.path.exists(python):
-            raise SandboxStartError(
-                f"there is no {python}, which the guest needs", hint="Install python3, or build the image."
-            )
         sandbox = LocalSandbox()
-        # Everything from here to the process is without an await: the children of a cancelled start are known.
         try:
-            await self._spawn(sandbox, spec, rootfs)
+            ours = self._spawn(sandbox, spec, rootfs)
+            await asyncio.get_running_loop().create_connection(lambda: sandbox.stream, sock=ours)
         except BaseException:
             await asyncio.shield(asyncio.ensure_future(sandbox.kill()))
             raise
         return sandbox
 
-    async def _spawn(self, sandbox: LocalSandbox, spec: SandboxSpec, rootfs: str) -> None:
+    def _spawn(self, sandbox: LocalSandbox, spec: SandboxSpec, rootfs: str) -> socket.socket:
         facts = Facts(uid=INSIDE_UID, gid=INSIDE_UID, namespaces=namespaces_of_host())
         sandbox.facts = facts
         ids: dict[str, object] = {}
@@ -320,6 +312,11 @@ class LocalRuntime(Runtime):
             facts.warnings.append(
                 "the sandbox shares this user's uid: inotify watches and queued signals are counted together"
             )
+        if not Path(rootfs or "/", "usr/bin/python3").exists():
+            raise SandboxStartError(
+                f"there is no {rootfs}/usr/bin/python3, which the guest needs",
+                hint="Install python3, or build the image.",
+            )
         name = f"{secrets.token_hex(6)}@{owner_label()}"
         sandbox.cgroup = cgroups.make(spec, name) if self._use_cgroup else None
         if sandbox.cgroup is None:
@@ -328,8 +325,7 @@ class LocalRuntime(Runtime):
                 "this machine gives no cgroups to this user: memory is limited for each process, not for the "
                 "session, and CPU time is not limited"
             )
-        digest = Path(rootfs, "usr/lib/executor/guest.sha256") if rootfs else None
-        baked = digest is not None and digest.is_file() and digest.read_text().strip() == bundle.digest()
+        baked = _baked_guest(rootfs) == bundle.digest()
         sandbox.sends_guest = not baked
         code = [BAKED_GUEST] if baked else ["-c", BOOTSTRAP]
         fds: list[int] = []
@@ -371,7 +367,16 @@ class LocalRuntime(Runtime):
             for fd in fds:
                 os.close(fd)
         ours.setblocking(False)
-        await asyncio.get_running_loop().create_connection(lambda: sandbox.stream, sock=ours)
+        return ours
+
+
+def _baked_guest(rootfs: str) -> str:
+    """Digest of the guest that a root filesystem of ours carries; its notes lie beside it."""
+    try:
+        notes = json.loads(Path(rootfs + ".json").read_bytes()) if rootfs else {}
+    except (OSError, ValueError):
+        return ""
+    return str(notes.get("executor.guest", "")) if isinstance(notes, dict) else ""
 
 
 def _pipe_with(content: bytes, fds: list[int]) -> int:
@@ -385,8 +390,21 @@ def _pipe_with(content: bytes, fds: list[int]) -> int:
     return read
 
 
-def _unprivileged_uid() -> int | None:
-    return 65534 if os.geteuid() == 0 else None
+def _try(command: list[str]) -> str | None:
+    """Run a probe, as nobody when this is root. What it said if it failed, else None."""
+    nobody = 65534 if os.geteuid() == 0 else None
+    groups: list[str | int] | None = None if nobody is None else []
+    done = subprocess.run(
+        command,
+        env={},
+        cwd="/",
+        capture_output=True,
+        timeout=20,
+        user=nobody,
+        group=nobody,
+        extra_groups=groups,
+    )
+    return done.stderr.decode("utf-8", "replace") if done.returncode else None
 
 
 def _start_error(said: str) -> Exception:
