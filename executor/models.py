@@ -68,8 +68,10 @@ class OutputLimits(BaseModel):
 
     max_files: int = Field(100, ge=0)
     """Files returned. Default 100."""
-    max_file_bytes: Size = Field(4 << 20, ge=0)
-    """Content held in memory for one file; a larger one has `truncated` set. Default 4 MiB."""
+    inline_bytes: Size = Field(4 << 20, ge=0)
+    """A larger file comes without `content`: read it with `read()` or `save()`. Default 4 MiB."""
+    max_file_bytes: Size | None = Field(None, ge=0)
+    """Cut the content of every file at this many bytes instead (`truncated` says so). Default: do not."""
     max_total_bytes: Size = Field(64 << 20, ge=0)
     """Content held in memory for all files together. Default 64 MiB."""
 
@@ -98,7 +100,7 @@ class OutputFile(BaseModel):
     content: str | None = None
     """Absent when over the inline cap."""
     truncated: bool = False
-    """`content` holds only the beginning of the file."""
+    """`content` is not the whole file: only its beginning, or absent because of a cap."""
     saved_as: str | None = None
     """Where `--save` or `save()` put it."""
 

@@ -144,10 +144,13 @@ class RunHandle:
         """Size of the terminal."""
         self._channel.control(wire.SIGNAL, self.stream, {"resize": [rows, columns]})
 
-    def kill(self, reason: str = "killed") -> None:
-        """TERM to everything that the run started, KILL after the grace."""
+    def kill(self, reason: str = "killed", grace: float | None = None) -> None:
+        """TERM to everything that the run started, KILL after the grace (default: the run's own)."""
         if self._exit is None:
-            self._channel.control(wire.SIGNAL, self.stream, {"kill": reason})
+            body: dict[str, Any] = {"kill": reason}
+            if grace is not None:
+                body["grace_ms"] = int(grace * 1000)
+            self._channel.control(wire.SIGNAL, self.stream, body)
 
     # -- what the channel calls --
 

@@ -253,7 +253,7 @@ def locate(path: bytes, *, follow_last: bool = False, create: bool = False) -> P
                 trail.append(part)
                 continue
             if not todo and not follow_last:
-                return Place(stack.pop(), part, b"/" + b"/".join(trail + [part]))
+                return Place(stack.pop(), part, b"/" + b"/".join([*trail, part]))
             try:
                 stack.append(os.open(part, FOLDER_FLAGS, dir_fd=stack[-1]))
                 trail.append(part)
@@ -265,13 +265,13 @@ def locate(path: bytes, *, follow_last: bool = False, create: bool = False) -> P
                     continue
                 if error.errno not in (errno.ELOOP, errno.ENOTDIR):
                     if error.errno == errno.ENOENT and not todo:
-                        return Place(stack.pop(), part, b"/" + b"/".join(trail + [part]))
+                        return Place(stack.pop(), part, b"/" + b"/".join([*trail, part]))
                     raise Refused(error.errno or errno.EIO, path)
             try:
                 target = os.readlink(part, dir_fd=stack[-1])
             except OSError:
                 if not todo:  # a file as the last component
-                    return Place(stack.pop(), part, b"/" + b"/".join(trail + [part]))
+                    return Place(stack.pop(), part, b"/" + b"/".join([*trail, part]))
                 raise Refused(errno.ENOTDIR, path)
             links += 1
             if links > MAX_LINKS:
@@ -594,7 +594,7 @@ class Run:
     def spawn(self, argv: List[bytes], environment: Dict[bytes, bytes]) -> None:
         if self.spec["shell"]:
             shell = b"/bin/bash" if os.path.exists(b"/bin/bash") else b"/bin/sh"
-            argv = [shell, b"-c"] + argv
+            argv = [shell, b"-c", *argv]
         program = find_program(argv[0], environment.get(b"PATH", b""))
         ours: List[int] = []  # descriptors that stay here
         theirs: List[int] = []  # descriptors that the child takes over
@@ -714,14 +714,14 @@ class Run:
         if "resize" in body:
             self.resize(body["resize"])
         elif "kill" in body:
-            self.end(body["kill"])
+            self.end(body["kill"], body["grace_ms"] / 1000 if "grace_ms" in body else None)
         elif self.state == "alive":
             try:
                 os.killpg(self.pid, int(body["signal"]))
             except OSError:
                 pass
 
-    def end(self, reason: str) -> None:
+    def end(self, reason: str, grace: Optional[float] = None) -> None:
         """TERM to all of it now, KILL after the grace. Only the first reason counts."""
         if self.state == "args":
             self.over({"code": None, "signal": int(signal.SIGKILL), "reason": reason})
@@ -730,7 +730,8 @@ class Run:
             return
         self.reason = reason
         self.terminated = True
-        grace = self.spec["grace_ms"] / 1000
+        if grace is None:
+            grace = self.spec["grace_ms"] / 1000
         if grace > 0:
             self.agent.kill_members(self, signal.SIGTERM)
             self.agent.kill_members(self, signal.SIGCONT)

@@ -156,7 +156,16 @@ def dump_control(body: Body) -> bytes:
 class _Stream:
     """One open stream: what is still owed on it, and the credit in both directions."""
 
-    __slots__ = ("final", "opener", "receive_window", "send_credit", "left_end", "sent_end", "to_come", "to_grant")
+    __slots__ = (
+        "final",
+        "left_end",
+        "opener",
+        "receive_window",
+        "send_credit",
+        "sent_end",
+        "to_come",
+        "to_grant",
+    )
 
     def __init__(self, opener: int, role: str) -> None:
         host_fills, guest_fills = CHANNELS[opener]

@@ -1,0 +1,163 @@
+"""`AsyncExecutor`: owns the runtime, the repository of skills and the open sessions.
+
+`executor.sync.Executor` is the same for callers without an event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import secrets
+from collections.abc import Sequence
+from typing import Any
+
+from executor.errors import (
+    BadRequestError,
+    ExecutorError,
+    ImageMissingError,
+    PlatformError,
+    RuntimeUnavailableError,
+)
+from executor.models import Limits
+from executor.runtimes.base import Runtime
+from executor.runtimes.container import ContainerRuntime
+from executor.runtimes.local import LocalRuntime
+from executor.session import AsyncSession
+from executor.settings import Settings, load
+from executor.skills.repository import Repository
+
+_SESSION_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+
+
+class AsyncExecutor:
+    """Runs skills in sandboxes.
+
+    `skills`: roots, the first wins (default `$SKILLS_ROOT`, then `./skills`). `runtime`: `auto`, `container`,
+    `local`, or a `Runtime` of your own. `image`: see `Settings.image`. `settings`: everything else.
+    """
+
+    def __init__(
+        self,
+        *,
+        skills: Sequence[str | os.PathLike[str]] | None = None,
+        runtime: str | Runtime | None = None,
+        image: str | None = None,
+        settings: Settings | None = None,
+    ) -> None:
+        overrides: dict[str, Any] = {"image": image}
+        if skills is not None:
+            overrides["skills"] = tuple(os.fspath(root) for root in skills)
+        if isinstance(runtime, str):
+            overrides["runtime"] = runtime
+        if settings is None:
+            settings = load(overrides)
+        else:
+            given = {name: value for name, value in overrides.items() if value is not None}
+            settings = Settings.model_validate({**settings.model_dump(), **given})
+        self.settings = settings
+        self.repository = Repository(settings.skills)
+        self.why = ""
+        """Which runtime was chosen and why, once it has been."""
+        self._runtime: Runtime | None = runtime if isinstance(runtime, Runtime) else None
+        self._choosing = asyncio.Lock()
+        self._sessions: dict[str, AsyncSession] = {}
+
+    async def __aenter__(self) -> AsyncExecutor:
+        await self.choose_runtime()
+        return self
+
+    async def __aexit__(self, *_exc: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close every session, then the runtime."""
+        sessions = list(self._sessions.values())
+        await asyncio.gather(*(session.close() for session in sessions), return_exceptions=True)
+        if self._runtime is not None:
+            await self._runtime.close()
+
+    async def choose_runtime(self) -> str:
+        """Settle on a runtime and check that it works. Its name. RuntimeUnavailableError."""
+        async with self._choosing:
+            if self._runtime is None or not self.why:
+                self._runtime, self.why = await choose(self.settings, self._runtime)
+        return self._runtime.name
+
+    def session(self, session_id: str | None = None, *, limits: Limits | None = None) -> AsyncSession:
+        """A session, started at its first use or by `async with`. The open one when the id is in use.
+
+        `limits`: default `Settings.limits`. BadRequestError for an id that is no plain name, or for an open
+        session with other limits.
+        """
+        if self._runtime is None:
+            raise BadRequestError(
+                "the executor has not chosen its runtime yet",
+                hint="Use it in `async with`, or await choose_runtime() first.",
+            )
+        name = session_id if session_id is not None else secrets.token_hex(16)
+        if not _SESSION_ID.fullmatch(name):
+            raise BadRequestError(
+                f"{name!r} cannot be a session's id",
+                hint="Use letters, digits, '.', '_' and '-', at most 128.",
+            )
+        wanted = limits or self.settings.limits
+        found = self._sessions.get(name)
+        if found is not None:
+            if found.limits != wanted:
+                raise BadRequestError(
+                    f"session {name!r} is open with other limits", hint="Close it first, or use another id."
+                )
+            return found
+        session = AsyncSession(
+            name,
+            runtime=self._runtime,
+            repository=self.repository,
+            settings=self.settings,
+            limits=wanted,
+        )
+        session.on_close = lambda closed: self._sessions.pop(closed.id, None)
+        self._sessions[name] = session
+        return session
+
+
+async def choose(settings: Settings, given: Runtime | None = None) -> tuple[Runtime, str]:
+    """The runtime for these settings, checked, and a sentence that says why it was chosen."""
+    if given is not None:
+        await given.check()
+        return given, f"{given.name}: given by the caller"
+    container = ContainerRuntime(
+        docker_host=settings.docker_host or None,
+        engine_runtime=settings.engine_runtime,
+        **({"image": settings.image} if settings.image and settings.runtime == "container" else {}),
+    )
+    local = LocalRuntime()
+    if settings.runtime == "container":
+        await container.check()
+        await container.check_image(settings.image)
+        return container, f"container: asked for; engine at {container.address}"
+    if settings.runtime == "local":
+        await local.check()
+        return local, "local: asked for"
+    if settings.runtime == "kubernetes":
+        raise PlatformError("the kubernetes runtime does not exist yet", hint="Use container or local.")
+    try:
+        await container.check()
+        await container.check_image(settings.image)
+    except RuntimeUnavailableError as no_container:
+        await container.close()
+        try:
+            await local.check()
+        except RuntimeUnavailableError as no_local:
+            raise _neither(no_container, no_local) from no_local
+        return local, f"local: {no_container.message}"
+    return container, f"container: an engine answers at {container.address} and has the image"
+
+
+def _neither(container: ExecutorError, local: ExecutorError) -> RuntimeUnavailableError:
+    hints = [hint for hint in (container.hint, local.hint) if hint]
+    kind = ImageMissingError if isinstance(container, ImageMissingError) else RuntimeUnavailableError
+    return kind(
+        f"no runtime works here. container: {container.message}. local: {local.message}",
+        hint="Do one of these: " + " — ".join(hints),
+    )

@@ -1,0 +1,691 @@
+"""A session: one sandbox with a workspace and skills, and the trusted record of what was put there.
+
+`AsyncSession` does the work; `executor.sync` has the same for callers without an event loop. What is staged
+(which digest of which skill) is remembered here on the host, never read back from the sandbox.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import hashlib
+import os
+import secrets
+import signal
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import PrivateAttr
+
+from executor.channel import Channel, Expected, RunHandle, RunSpec
+from executor.channel.runs import ExitReport, OnOutput, OutputBuffer
+from executor.errors import (
+    BadLimitError,
+    BadPathError,
+    BadRequestError,
+    ExecutorError,
+    SandboxLostError,
+    SandboxStartError,
+    SessionClosedError,
+    SkillUnreadableError,
+)
+from executor.guest import records, wire
+from executor.models import ExecResult, Limits, OutputFile, OutputLimits, Status, Usage
+from executor.runtimes.base import Runtime, Sandbox, SandboxSpec
+from executor.runtimes.owner import owner_label
+from executor.settings import Settings
+from executor.skills.repository import Repository, Skill
+from executor.workspace import layout, outputs, staging, text
+from executor.workspace.saving import saving
+
+Command = str | Sequence[str | bytes | os.PathLike[str]]
+Source = bytes | bytearray | memoryview | str | os.PathLike[str]
+ABANDON_GRACE = 0.5  # between TERM and KILL for a run whose caller has gone
+CLOSED = "session {id!r} is closed"
+
+
+class AsyncFile(OutputFile):
+    """A collected file whose content can still be had from the session."""
+
+    _session: Any = PrivateAttr(default=None)
+
+    async def read(self) -> bytes:
+        """All its bytes. From the result if they are there, else from the sandbox."""
+        whole = outputs.decode(self)
+        if whole is not None:
+            return whole
+        pieces: list[bytes] = []
+        await self._session.stream_file(self, pieces.append)
+        return b"".join(pieces)
+
+    async def save(self, target: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
+        """Write it below the host folder `target`, as `target/<path>`. Returns where; see `saving`."""
+        with saving(target, self.path, overwrite=overwrite) as sink:
+            whole = outputs.decode(self)
+            if whole is not None:
+                sink.write(whole)
+            else:
+                await self._session.stream_file(self, sink.write)
+        self.saved_as = str(sink.path)
+        return sink.path
+
+
+class RunOutput(ExecResult):
+    """What came since the last look at a background run: `stdout` and `stderr` hold only that."""
+
+
+class AsyncRun:
+    """A run in the background. Made by `AsyncSession.start`."""
+
+    def __init__(self, session: AsyncSession, handle: RunHandle, skill: str | None, limit: int) -> None:
+        self._session = session
+        self._handle = handle
+        self._skill = skill
+        self._limit = limit
+        self._seen = {wire.STDOUT: 0, wire.STDERR: 0}
+        self._started = time.monotonic()
+        self._kept: ExecResult | None = None
+
+    @property
+    def run_id(self) -> str:
+        """Its id, which also names its folder below `runs/`."""
+        return self._handle.spec.run_id
+
+    @property
+    def running(self) -> bool:
+        """Whether it has not ended."""
+        return not self._handle.report.done()
+
+    async def write(self, data: bytes | str) -> None:
+        """Send to its stdin."""
+        if not self.running:
+            raise BadRequestError(f"run {self.run_id} has ended and reads no more")
+        await self._handle.write(data.encode() if isinstance(data, str) else bytes(data))
+
+    async def close_stdin(self) -> None:
+        """End of file on its stdin."""
+        if self.running:
+            await self._handle.close_stdin()
+
+    async def read(self, timeout: float = 0.0) -> RunOutput:
+        """What it wrote since the last `read`; waits up to `timeout` seconds while there is nothing.
+
+        Nothing is repeated and nothing is lost in silence: bytes that came faster than they were read and
+        are no longer kept are counted in `warnings`.
+        """
+        deadline = time.monotonic() + timeout
+        while self.running and not self._fresh():
+            left = deadline - time.monotonic()
+            if left <= 0:
+                break
+            self._handle.changed.clear()
+            try:
+                await asyncio.wait_for(self._handle.changed.wait(), left)
+            except TimeoutError:
+                break
+        result = await self._result() if not self.running else None
+        base = result.model_dump() if result is not None else self._snapshot()
+        for channel, name in ((wire.STDOUT, "stdout"), (wire.STDERR, "stderr")):
+            buffer = self._handle.output[channel]
+            data, missed = buffer.since(self._seen[channel])
+            # A character that is still coming waits for its rest.
+            keep = 0 if result is not None else text.torn_tail(data)
+            self._seen[channel] = buffer.total - keep
+            base[name] = text.decode(data[: len(data) - keep])
+            base[name + "_truncated"] = bool(missed)
+            if missed:
+                base["warnings"].append(f"{missed:,} bytes of {name} came too fast and were dropped")
+        return RunOutput(**base)
+
+    async def wait(self, timeout: float | None = None) -> ExecResult:
+        """Its result; `status` is `running` when it has not ended after `timeout` seconds."""
+        if timeout is None:
+            await self._session.settle(self._handle)
+        else:
+            await asyncio.wait({self._handle.report}, timeout=timeout)
+        if self.running:
+            return ExecResult(**self._snapshot())
+        return await self._result()
+
+    def send_signal(self, number: int) -> None:
+        """Signal its process group: `signal.SIGINT`, …"""
+        if not 1 <= int(number) <= 64:
+            raise BadRequestError(f"{number} is not a signal")
+        self._handle.send_signal(int(number))
+
+    def resize(self, rows: int, columns: int) -> None:
+        """Size of its terminal."""
+        if not (1 <= rows <= 10_000 and 1 <= columns <= 10_000):
+            raise BadRequestError(f"{rows}×{columns} is not a size of a terminal")
+        self._handle.resize(rows, columns)
+
+    async def kill(self) -> ExecResult:
+        """End it and all that it started. Its result; of one that ended before, the result it had."""
+        self._handle.kill("killed")
+        await self._session.settle(self._handle)
+        return await self._result()
+
+    def _fresh(self) -> bool:
+        return any(self._handle.output[channel].total > seen for channel, seen in self._seen.items())
+
+    async def _result(self) -> ExecResult:
+        if self._kept is None:
+            self._kept = await self._session.result(self._handle, self._started, self._limit)
+        return self._kept
+
+    def _snapshot(self) -> dict[str, Any]:
+        result = self._session.blank(self.run_id, "running")
+        result.stdout_bytes = self._handle.output[wire.STDOUT].total
+        result.stderr_bytes = self._handle.output[wire.STDERR].total
+        result.duration_ms = int((time.monotonic() - self._started) * 1000)
+        return result.model_dump()
+
+
+class AsyncSession:
+    """One sandbox and its files. Made by `AsyncExecutor.session`; use it in an `async with`."""
+
+    def __init__(
+        self, session_id: str, *, runtime: Runtime, repository: Repository, settings: Settings, limits: Limits
+    ) -> None:
+        self.id = session_id
+        self.limits = limits
+        self.warnings: list[str] = []
+        """What every result of this session is to say: limits that this machine cannot enforce."""
+        self._runtime = runtime
+        self._repository = repository
+        self._settings = settings
+        self._sandbox: Sandbox | None = None
+        self._channel: Channel | None = None
+        self._starting = asyncio.Lock()
+        self._staging = asyncio.Lock()
+        self._stager = staging.Stager()
+        self._digests: dict[str, str] = {}
+        self._manifests: dict[str, dict[bytes, str]] = {}
+        self._notes: list[str] = []
+        self._ending: asyncio.Task[None] | None = None
+        self._closed = False
+        self._lost: ExecutorError | None = None
+        self._post_mortem: tuple[str, str] | None = None
+        self.on_close: Any = None
+
+    # -- life --
+
+    @property
+    def runtime(self) -> str:
+        """Name of its runtime."""
+        return self._runtime.name
+
+    async def __aenter__(self) -> AsyncSession:
+        await self._ready()
+        return self
+
+    async def __aexit__(self, *_exc: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """End the sandbox and everything in it. Files that were not collected are gone."""
+        self._closed = True
+        if self._channel is not None:
+            self._channel.close()
+        await self._end()
+        if self.on_close is not None:
+            self.on_close(self)
+
+    async def _end(self) -> None:
+        if self._sandbox is not None:
+            if self._ending is None:
+                self._ending = asyncio.get_running_loop().create_task(self._sandbox.kill())
+            await asyncio.shield(self._ending)
+
+    async def _ready(self) -> Channel:
+        """The channel, with the sandbox started if this is the first use."""
+        if self._channel is not None and self._channel.broken is None and not self._closed:
+            return self._channel
+        async with self._starting:
+            if self._closed:
+                raise SessionClosedError(CLOSED.format(id=self.id), hint="Open a new one.")
+            if self._lost is not None:
+                raise SandboxLostError(
+                    f"session {self.id!r} has lost its sandbox: {self._lost.message}",
+                    hint="Its files are gone. Open a new session.",
+                )
+            if self._channel is None:
+                self._channel = await self._start()
+            return self._channel
+
+    async def _start(self) -> Channel:
+        spec, self._notes = sandbox_spec(self.id, self.limits, self._settings)
+        sandbox = await self._runtime.start(spec)
+        self._sandbox = sandbox
+        try:
+            if sandbox.facts.warnings and self._settings.require_limits:
+                raise SandboxStartError(
+                    "this machine cannot enforce what the settings require: "
+                    + "; ".join(sandbox.facts.warnings),
+                    hint="Unset require_limits, run as root, or use the container runtime.",
+                )
+            channel = Channel(sandbox, self._broken)
+            expected = Expected(secrets.token_hex(16), sandbox.facts)
+            await channel.open(expected, {**spec.rlimits(), **sandbox.facts.rlimits})
+        except BaseException:
+            self._sandbox = None
+            await asyncio.shield(sandbox.kill())
+            raise
+        self.warnings = [*self._notes, *sandbox.facts.warnings]
+        return channel
+
+    def _broken(self, error: ExecutorError) -> None:
+        self._lost = error
+        asyncio.get_running_loop().create_task(self._bury())
+
+    async def _bury(self) -> None:
+        if self._sandbox is not None:
+            self._post_mortem = await self._sandbox.post_mortem()
+        await self._end()
+
+    # -- skills --
+
+    async def load(self, name: str | os.PathLike[str]) -> str:
+        """Stage a skill at `/skills/<name>`; returns that path. `name`: in the roots, or a path to a folder.
+
+        An unchanged skill is not touched again; a changed one is replaced as a whole. SkillNotFoundError,
+        SkillUnreadableError.
+        """
+        skill = self._repository.find(name if isinstance(name, str) else Path(name))
+        await self._stage(skill)
+        return f"{layout.SKILLS}/{skill.slug}"
+
+    async def _stage(self, skill: Skill) -> None:
+        channel = await self._ready()
+        async with self._staging:
+            folder = self._stager.skill(skill.path, most_bytes=max(self.limits.disk // 2, 1 << 20))
+            slug = skill.slug.encode()
+            if self._digests.get(skill.slug) == folder.digest:
+                links = [(item.name, item.target) for item in folder.items if item.kind == records.LINK]
+                base = layout.SKILLS.encode() + b"/" + slug + b"/"
+                await channel.make_links([(base + name, target) for name, target in links])
+                return
+            self._digests.pop(skill.slug, None)
+            try:
+                await channel.put_files(layout.SKILLS.encode(), folder.records(), swap=slug)
+            except OSError as error:
+                raise SkillUnreadableError(f"{skill.path} changed while it was read: {error}") from error
+            self._digests[skill.slug] = folder.digest
+            self._manifests[skill.slug] = folder.manifest()
+            self._notes = [*self._notes, *(f"{skill.slug}: {warning}" for warning in folder.warnings)]
+
+    async def _skill(self, name: str | os.PathLike[str] | None) -> str | None:
+        """The slug of the skill that a run names, staged if it was not."""
+        if name is None:
+            return None
+        if isinstance(name, str) and name in self._digests:
+            return name
+        skill = self._repository.find(name if isinstance(name, str) else Path(name))
+        if skill.slug not in self._digests:
+            await self._stage(skill)
+        return skill.slug
+
+    def _shipped(self, path: bytes) -> str | None:
+        parts = path.split(b"/", 3)
+        if len(parts) != 4 or parts[1] != b"skills":
+            return None
+        return self._manifests.get(os.fsdecode(parts[2]), {}).get(parts[3])
+
+    # -- files --
+
+    async def put(self, dest: str, source: Source) -> None:
+        """Write a file or a folder into the workspace.
+
+        `source`: bytes, text (UTF-8), or the Path of a file or folder on the host. `dest` is relative to
+        `/workspace`; one that ends in `/` keeps the source's own name. BadPathError.
+        """
+        channel = await self._ready()
+        target = layout.absolute(dest)
+        if isinstance(source, os.PathLike) and dest.endswith("/"):
+            target += "/" + _own_name(source)
+        base, name = _split(target)
+        if isinstance(source, os.PathLike):
+            pieces = self._path_records(Path(source), name)
+        elif isinstance(source, str):
+            pieces = staging.bytes_records(name, source.encode())
+        else:
+            pieces = staging.bytes_records(name, bytes(source))
+        try:
+            await channel.put_files(base, pieces)
+        except OSError as error:
+            raise BadPathError(f"cannot read {error.filename or source!r}: {error.strerror}") from error
+
+    def _path_records(self, source: Path, name: bytes) -> Iterator[bytes]:
+        if source.is_dir():
+            folder = self._stager.inputs(source, most_bytes=self.limits.disk)
+            self._notes = [*self._notes, *folder.warnings]
+            renamed = staging.Folder([_below(name, item) for item in folder.items])
+            return iter([records.pack_record(records.FOLDER, name, 0o755), *renamed.records()])
+        real = source.resolve()
+        if not real.is_file():
+            raise BadPathError(f"cannot put {str(source)!r}: there is no such file or folder on this machine")
+        mode = 0o755 if os.access(real, os.X_OK) else 0o644
+        return staging.file_records(name, real, mode)
+
+    async def read(self, path: str) -> bytes:
+        """The bytes of one file of the workspace. BadPathError."""
+        channel = await self._ready()
+        pieces: list[bytes] = []
+        await outputs.read_whole(channel, path, most_bytes=self._most_bytes, take=pieces.append)
+        return b"".join(pieces)
+
+    async def remove(self, path: str) -> None:
+        """Remove a file or a folder with all it holds; a missing one is no error."""
+        channel = await self._ready()
+        await channel.remove_files([os.fsencode(layout.absolute(path))])
+
+    async def collect(
+        self,
+        *patterns: str,
+        skill: str | os.PathLike[str] | None = None,
+        limits: OutputLimits | None = None,
+    ) -> list[AsyncFile]:
+        """The files that match the globs (default `out/**`), sorted by path. Relative ones are below
+        `/workspace` and, with `skill`, below that skill. What a cap cut is in each file's `truncated`.
+        """
+        found = await self._collect(patterns or ("out/**",), await self._skill(skill), "", limits)
+        return [self._file(file) for file in found.files]
+
+    async def _collect(
+        self, patterns: Sequence[str], skill: str | None, run_id: str, limits: OutputLimits | None
+    ) -> outputs.Collection:
+        if isinstance(patterns, str):
+            patterns = (patterns,)
+        return await outputs.collect(
+            await self._ready(),
+            patterns,
+            limits=limits or self._settings.outputs,
+            skill=skill,
+            run_id=run_id,
+            most_bytes=self._most_bytes,
+            shipped=self._shipped,
+        )
+
+    def _file(self, file: OutputFile) -> AsyncFile:
+        made = AsyncFile(**file.model_dump())
+        made._session = self
+        return made
+
+    @property
+    def _most_bytes(self) -> int:
+        return max(self.limits.disk, self.limits.tmp)
+
+    async def stream_file(self, file: OutputFile, take: Any) -> None:
+        """Hand over the bytes of a collected file again; SandboxLostError or BadPathError if it changed."""
+        channel = await self._ready()
+        sha = hashlib.sha256()
+
+        def both(data: bytes) -> None:
+            sha.update(data)
+            take(data)
+
+        path = file.path if file.path.startswith("skills/") else f"{layout.WORKSPACE}/{file.path}"
+        await outputs.read_whole(channel, path, most_bytes=self._most_bytes, take=both)
+        if sha.hexdigest() != file.sha256:
+            raise BadPathError(f"{file.path!r} changed since it was collected", hint="Collect it again.")
+
+    # -- runs --
+
+    async def exec(
+        self,
+        command: Command,
+        *,
+        skill: str | os.PathLike[str] | None = None,
+        cwd: str | None = None,
+        env: dict[str, str] | None = None,
+        stdin: bytes | str | None = None,
+        timeout: float | None = None,
+        outputs: Iterable[str] = (),
+        output_limits: OutputLimits | None = None,
+        on_output: OnOutput | None = None,
+        on_output_limit: Literal["truncate", "kill"] = "truncate",
+        max_output: int | None = None,
+        tty: bool = False,
+    ) -> ExecResult:
+        """Run a command to its end. A str is a shell line, a sequence an argument vector.
+
+        `skill` is staged if it was not, and the run starts in its folder, else in `/workspace`. `timeout` in
+        seconds, default `Settings.timeout`. `stdin` is end of file unless given. `outputs` are globs of files
+        to bring back in `files`, whatever the exit status. `on_output(stream, bytes)` is called as output
+        comes. The result is a value also when the script fails, is killed or times out; BadRequestError and
+        SkillError are for a wrong call, SandboxLostError for a session that was lost before it.
+        """
+        started = time.monotonic()
+        patterns = (outputs,) if isinstance(outputs, str) else tuple(outputs)
+        limit = self._settings.max_output if max_output is None else max_output
+        slug, spec = await self._spec(command, skill, cwd, env, timeout, limit, tty=tty)
+        if stdin is not None:
+            spec.stdin = stdin.encode() if isinstance(stdin, str) else bytes(stdin)
+        spec.on_output = on_output
+        spec.output_limit = limit if on_output_limit == "kill" else None
+        channel = await self._ready()
+        handle = await channel.run(spec)
+        try:
+            await self.settle(handle)
+        except asyncio.CancelledError:
+            handle.kill("cancelled", ABANDON_GRACE)
+            raise
+        result = await self.result(handle, started, limit)
+        if handle.callback_error is not None:
+            raise handle.callback_error
+        if patterns and result.status != "lost" and self._lost is None:
+            found = await self._collect(patterns, slug, spec.run_id, output_limits)
+            result.files = [self._file(file) for file in found.files]
+            result.limits_hit.extend(found.limits_hit)
+            result.warnings.extend(found.warnings)
+        return result
+
+    async def start(
+        self,
+        command: Command,
+        *,
+        skill: str | os.PathLike[str] | None = None,
+        cwd: str | None = None,
+        env: dict[str, str] | None = None,
+        timeout: float | None = None,
+        on_output: OnOutput | None = None,
+        max_output: int | None = None,
+        tty: bool = False,
+        size: tuple[int, int] = (24, 80),
+    ) -> AsyncRun:
+        """Start a command in the background with an open stdin. It lives until it ends, is killed, or the
+        session closes; `timeout` None means no deadline of its own. `size` is rows and columns of the tty.
+        """
+        limit = self._settings.max_output if max_output is None else max_output
+        slug, spec = await self._spec(command, skill, cwd, env, timeout, limit, tty=tty, endless=True)
+        spec.interactive = True
+        spec.on_output = on_output
+        if tty:
+            spec.pty = size
+        channel = await self._ready()
+        return AsyncRun(self, await channel.run(spec), slug, limit)
+
+    async def _spec(
+        self,
+        command: Command,
+        skill: str | os.PathLike[str] | None,
+        cwd: str | None,
+        env: dict[str, str] | None,
+        timeout: float | None,
+        limit: int,
+        *,
+        tty: bool,
+        endless: bool = False,
+    ) -> tuple[str | None, RunSpec]:
+        shell = isinstance(command, str)
+        argv = [os.fsencode(command)] if isinstance(command, str) else [os.fsencode(word) for word in command]
+        if not argv or (not shell and not argv[0]):
+            raise BadRequestError("the command is empty")
+        if any(b"\0" in word for word in argv):
+            raise BadRequestError("the command holds a NUL byte, which no argument can have")
+        if timeout is None and not endless:
+            timeout = self._settings.timeout
+        if timeout is not None and not 0 < timeout <= 7 * 86400:
+            raise BadLimitError(f"timeout={timeout!r} is not between 0 and 604,800 seconds")
+        if limit < 0:
+            raise BadLimitError(f"max_output={limit} is negative")
+        folder = layout.working_folder(cwd, None)  # a bad path is refused before anything is started
+        channel_facts = (await self._ready()).sandbox.facts
+        slug = await self._skill(skill)
+        folder = layout.working_folder(cwd, slug)
+        run_id = "run_" + secrets.token_hex(8)
+        environment = layout.environment(
+            self._settings.env, env or {}, run_id=run_id, skill=slug, path=channel_facts.path, tty=tty
+        )
+        # Short output is kept whole in one piece; of long output the two halves.
+        half = limit // 2
+        head, tail = (limit, limit) if limit < 4096 else (limit - half, half)
+        return slug, RunSpec(
+            run_id=run_id,
+            argv=argv,
+            shell=shell,
+            cwd=os.fsencode(folder),
+            env=environment,
+            timeout=timeout,
+            grace=self._settings.grace,
+            pty=(24, 80) if tty else None,
+            head=(head, head),
+            tail=(tail, tail),
+        )
+
+    async def settle(self, handle: RunHandle) -> None:
+        """Wait for the end of a run, be it that its sandbox is lost."""
+        assert self._channel is not None
+        try:
+            await self._channel.wait(handle)
+        except SandboxLostError:
+            if self._closed:
+                raise SessionClosedError(CLOSED.format(id=self.id) + " while a run was under way") from None
+
+    def blank(self, run_id: str, status: Status) -> ExecResult:
+        """A result with what is known of every run."""
+        notes, self._notes = self._notes, []
+        warnings = list(dict.fromkeys([*self.warnings, *notes]))
+        return ExecResult(
+            status=status, run_id=run_id, session_id=self.id, runtime=self.runtime, warnings=warnings
+        )
+
+    async def result(self, handle: RunHandle, started: float, limit: int) -> ExecResult:
+        """How a run ended."""
+        spec = handle.spec
+        error = handle.report.exception() if handle.report.done() else None
+        report = handle.report.result() if handle.report.done() and error is None else None
+        if report is not None and report.refused:
+            shown = os.fsdecode(spec.cwd)
+            raise BadPathError(f"cwd {shown!r} cannot be used: {os.strerror(report.errno)}")
+        result = self.blank(spec.run_id, "lost")
+        result.duration_ms = int((time.monotonic() - started) * 1000)
+        reported = (report.stdout, report.stderr) if report is not None else (0, 0)
+        for channel, name, claimed in zip(
+            (wire.STDOUT, wire.STDERR), ("stdout", "stderr"), reported, strict=True
+        ):
+            self._take_output(result, name, handle.output[channel], claimed, limit)
+        if report is None:
+            await self._fill_lost(result, error)
+        else:
+            _fill(result, report, handle)
+        return result
+
+    def _take_output(
+        self, result: ExecResult, name: str, buffer: OutputBuffer, claimed: int, limit: int
+    ) -> None:
+        total = max(claimed, buffer.total)
+        head, tail = bytes(buffer.head), buffer.last()
+        shown, cut = text.clip(head, tail, total, limit)
+        setattr(result, name, shown)
+        setattr(result, name + "_bytes", total)
+        setattr(result, name + "_truncated", cut)
+        setattr(result, f"_{name}_raw", head + tail)
+        if cut:
+            result.limits_hit.append(name)
+
+    async def _fill_lost(self, result: ExecResult, error: BaseException | None) -> None:
+        if isinstance(error, ExecutorError) and not isinstance(error, SandboxLostError):
+            raise error
+        if self._post_mortem is None and self._sandbox is not None:
+            self._post_mortem = await self._sandbox.post_mortem()
+        kind, why = self._post_mortem or ("unknown", "")
+        if kind == "oom":
+            result.status, result.exit_code, result.signal = "oom", 137, int(signal.SIGKILL)
+            result.limits_hit.append("memory")
+        cause = error.message if isinstance(error, ExecutorError) else "the sandbox ended"
+        result.warnings.append(f"{cause} ({why}); the session's files are gone" if why else cause)
+
+
+def _fill(result: ExecResult, report: ExitReport, handle: RunHandle) -> None:
+    """Status and numbers of a run that the guest reported."""
+    result.signal = report.signal
+    result.exit_code = 128 + report.signal if report.signal is not None else report.code
+    result.killed_descendants = report.killed
+    result.usage = Usage(wall_ms=report.wall_ms, cpu_ms=report.cpu_ms, max_rss_bytes=report.max_rss)
+    died_of_memory = report.oom > 0 and (report.signal == signal.SIGKILL or report.code == 137)
+    if report.reason is not None:
+        result.status = report.reason
+    elif died_of_memory:
+        result.status, result.exit_code = "oom", 137
+    else:
+        result.status = "ok" if report.code == 0 else "error"
+    if result.status == "timeout":
+        result.timed_out, result.exit_code = True, 124
+        result.limits_hit.append("timeout")
+    if report.oom:
+        result.limits_hit.append("memory")
+        if result.status != "oom":
+            result.warnings.append(f"the kernel killed {report.oom} of its processes for memory")
+    if report.errno == 11:
+        result.limits_hit.append("pids")
+    if report.left:
+        result.warnings.append(f"{report.left} of its processes could not be ended yet")
+
+
+def sandbox_spec(session_id: str, limits: Limits, settings: Settings) -> tuple[SandboxSpec, list[str]]:
+    """The order for a sandbox, and what had to be changed: memory-backed files get half of the memory."""
+    notes = []
+    disk, tmp, shm = limits.disk, limits.tmp, limits.shm
+    wanted = disk + max(disk // 2, 1 << 20) + tmp + shm
+    room = limits.memory // 2
+    if wanted > room:
+        share = room / wanted
+        disk, tmp, shm = (max(1 << 20, int(size * share)) for size in (disk, tmp, shm))
+        notes.append(
+            f"disk, tmp and shm are in memory and may take half of it: with memory={limits.memory >> 20}m "
+            f"they are {disk >> 20}m, {tmp >> 20}m and {shm >> 20}m"
+        )
+    spec = SandboxSpec(
+        session_id=session_id,
+        image=settings.image,
+        memory=limits.memory,
+        cpus=limits.cpus,
+        pids=limits.pids,
+        open_files=limits.open_files,
+        disk=disk,
+        inodes=limits.inodes,
+        tmp=tmp,
+        shm=shm,
+        owner=owner_label(),
+    )
+    return spec, notes
+
+
+def _split(target: str) -> tuple[bytes, bytes]:
+    """An absolute path as one of the two roots and the rest."""
+    for root in (layout.WORKSPACE, layout.SKILLS):
+        if target.startswith(root + "/"):
+            return root.encode(), os.fsencode(target[len(root) + 1 :])
+    raise BadPathError(f"{target!r} is a folder that every session has: name a file or folder in it")
+
+
+def _below(name: bytes, item: staging.Item) -> staging.Item:
+    return dataclasses.replace(item, name=name + b"/" + item.name)
+
+
+def _own_name(source: os.PathLike[str]) -> str:
+    """Last component of a host path, also of `.` and `x/..`."""
+    return os.path.basename(os.path.abspath(source))

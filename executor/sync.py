@@ -1,0 +1,328 @@
+"""The same as `AsyncExecutor` and `AsyncSession` for callers without an event loop.
+
+Every method of the asynchronous form stands here with the same name and arguments and nothing else; a test
+compares the two. One thread runs the loop for as long as the executor is open, which also keeps alive the
+sandboxes that die with the thread that started them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import os
+import threading
+from collections.abc import Coroutine, Iterable, Sequence
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from pydantic import PrivateAttr
+
+from executor.channel.runs import OnOutput
+from executor.executor import AsyncExecutor
+from executor.models import ExecResult, Limits, OutputFile, OutputLimits
+from executor.runtimes.base import Runtime
+from executor.session import AsyncFile, AsyncRun, AsyncSession, Command, RunOutput, Source
+from executor.settings import Settings
+from executor.skills.repository import Repository
+
+T = TypeVar("T")
+
+
+class _Loop:
+    """An event loop in a thread of its own."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="executor", daemon=True)
+        self._thread.start()
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run to the end. An interrupt cancels the work and waits until it has let go."""
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            if not future.done():
+                future.cancel()
+                concurrent.futures.wait([future], timeout=5)
+            raise
+
+    def call(self, function: Any, *args: Any, **kwargs: Any) -> Any:
+        """Call a function that is not a coroutine, in the loop's thread."""
+
+        async def work() -> Any:
+            return function(*args, **kwargs)
+
+        return self.run(work())
+
+    def close(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(timeout=10)
+        if not self._thread.is_alive():
+            self._loop.close()
+
+
+class File(OutputFile):
+    """A collected file whose content can still be had from the session. See `AsyncFile`."""
+
+    _inner: Any = PrivateAttr(default=None)
+    _loop: Any = PrivateAttr(default=None)
+
+    def read(self) -> bytes:
+        """All its bytes. From the result if they are there, else from the sandbox."""
+        data: bytes = self._loop.run(self._inner.read())
+        return data
+
+    def save(self, target: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
+        """Write it below the host folder `target`, as `target/<path>`. Returns where."""
+        where: Path = self._loop.run(self._inner.save(target, overwrite=overwrite))
+        self.saved_as = self._inner.saved_as
+        return where
+
+
+class Run:
+    """A run in the background. See `AsyncRun`."""
+
+    def __init__(self, loop: _Loop, inner: AsyncRun) -> None:
+        self._loop = loop
+        self._inner = inner
+
+    @property
+    def run_id(self) -> str:
+        """Its id, which also names its folder below `runs/`."""
+        return self._inner.run_id
+
+    @property
+    def running(self) -> bool:
+        """Whether it has not ended."""
+        return self._inner.running
+
+    def write(self, data: bytes | str) -> None:
+        """Send to its stdin."""
+        self._loop.run(self._inner.write(data))
+
+    def close_stdin(self) -> None:
+        """End of file on its stdin."""
+        self._loop.run(self._inner.close_stdin())
+
+    def read(self, timeout: float = 0.0) -> RunOutput:
+        """What it wrote since the last `read`; waits up to `timeout` seconds while there is nothing."""
+        return self._loop.run(self._inner.read(timeout))
+
+    def wait(self, timeout: float | None = None) -> ExecResult:
+        """Its result; `status` is `running` when it has not ended after `timeout` seconds."""
+        return self._loop.run(self._inner.wait(timeout))
+
+    def send_signal(self, number: int) -> None:
+        """Signal its process group: `signal.SIGINT`, …"""
+        self._loop.call(self._inner.send_signal, number)
+
+    def resize(self, rows: int, columns: int) -> None:
+        """Size of its terminal."""
+        self._loop.call(self._inner.resize, rows, columns)
+
+    def kill(self) -> ExecResult:
+        """End it and all that it started. Its result."""
+        return self._loop.run(self._inner.kill())
+
+
+class Session:
+    """One sandbox and its files. See `AsyncSession`."""
+
+    def __init__(self, loop: _Loop, inner: AsyncSession) -> None:
+        self._loop = loop
+        self._inner = inner
+
+    def __enter__(self) -> Session:
+        self._loop.run(self._inner.__aenter__())
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self.close()
+
+    @property
+    def id(self) -> str:
+        """Its id."""
+        return self._inner.id
+
+    @property
+    def limits(self) -> Limits:
+        """What it may use."""
+        return self._inner.limits
+
+    @property
+    def warnings(self) -> list[str]:
+        """What every result of this session is to say."""
+        return self._inner.warnings
+
+    @property
+    def runtime(self) -> str:
+        """Name of its runtime."""
+        return self._inner.runtime
+
+    def close(self) -> None:
+        """End the sandbox and everything in it."""
+        self._loop.run(self._inner.close())
+
+    def load(self, name: str | os.PathLike[str]) -> str:
+        """Stage a skill at `/skills/<name>`; returns that path."""
+        return self._loop.run(self._inner.load(name))
+
+    def put(self, dest: str, source: Source) -> None:
+        """Write a file or a folder into the workspace."""
+        self._loop.run(self._inner.put(dest, source))
+
+    def read(self, path: str) -> bytes:
+        """The bytes of one file of the workspace."""
+        return self._loop.run(self._inner.read(path))
+
+    def remove(self, path: str) -> None:
+        """Remove a file or a folder with all it holds; a missing one is no error."""
+        self._loop.run(self._inner.remove(path))
+
+    def collect(
+        self,
+        *patterns: str,
+        skill: str | os.PathLike[str] | None = None,
+        limits: OutputLimits | None = None,
+    ) -> list[File]:
+        """The files that match the globs (default `out/**`), sorted by path."""
+        found = self._loop.run(self._inner.collect(*patterns, skill=skill, limits=limits))
+        return [self._file(file) for file in found]
+
+    def _file(self, inner: AsyncFile) -> File:
+        file = File(**inner.model_dump())
+        file._inner, file._loop = inner, self._loop
+        return file
+
+    def exec(
+        self,
+        command: Command,
+        *,
+        skill: str | os.PathLike[str] | None = None,
+        cwd: str | None = None,
+        env: dict[str, str] | None = None,
+        stdin: bytes | str | None = None,
+        timeout: float | None = None,
+        outputs: Iterable[str] = (),
+        output_limits: OutputLimits | None = None,
+        on_output: OnOutput | None = None,
+        on_output_limit: Literal["truncate", "kill"] = "truncate",
+        max_output: int | None = None,
+        tty: bool = False,
+    ) -> ExecResult:
+        """Run a command to its end. See `AsyncSession.exec`; `on_output` is called in the loop's thread."""
+        result = self._loop.run(
+            self._inner.exec(
+                command,
+                skill=skill,
+                cwd=cwd,
+                env=env,
+                stdin=stdin,
+                timeout=timeout,
+                outputs=outputs,
+                output_limits=output_limits,
+                on_output=on_output,
+                on_output_limit=on_output_limit,
+                max_output=max_output,
+                tty=tty,
+            )
+        )
+        result.files = [self._file(file) if isinstance(file, AsyncFile) else file for file in result.files]
+        return result
+
+    def start(
+        self,
+        command: Command,
+        *,
+        skill: str | os.PathLike[str] | None = None,
+        cwd: str | None = None,
+        env: dict[str, str] | None = None,
+        timeout: float | None = None,
+        on_output: OnOutput | None = None,
+        max_output: int | None = None,
+        tty: bool = False,
+        size: tuple[int, int] = (24, 80),
+    ) -> Run:
+        """Start a command in the background with an open stdin. See `AsyncSession.start`."""
+        inner = self._loop.run(
+            self._inner.start(
+                command,
+                skill=skill,
+                cwd=cwd,
+                env=env,
+                timeout=timeout,
+                on_output=on_output,
+                max_output=max_output,
+                tty=tty,
+                size=size,
+            )
+        )
+        return Run(self._loop, inner)
+
+
+class Executor:
+    """Runs skills in sandboxes. See `AsyncExecutor`.
+
+    `skills`: roots, the first wins (default `$SKILLS_ROOT`, then `./skills`). `runtime`: `auto`, `container`,
+    `local`, or a `Runtime` of your own. `image`: see `Settings.image`. `settings`: everything else.
+    """
+
+    def __init__(
+        self,
+        *,
+        skills: Sequence[str | os.PathLike[str]] | None = None,
+        runtime: str | Runtime | None = None,
+        image: str | None = None,
+        settings: Settings | None = None,
+    ) -> None:
+        self._loop = _Loop()
+        try:
+            self._inner: AsyncExecutor = self._loop.call(
+                AsyncExecutor, skills=skills, runtime=runtime, image=image, settings=settings
+            )
+        except BaseException:
+            self._loop.close()
+            raise
+
+    def __enter__(self) -> Executor:
+        try:
+            self.choose_runtime()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self.close()
+
+    @property
+    def settings(self) -> Settings:
+        """The settings in force."""
+        return self._inner.settings
+
+    @property
+    def repository(self) -> Repository:
+        """The skills."""
+        return self._inner.repository
+
+    @property
+    def why(self) -> str:
+        """Which runtime was chosen and why, once it has been."""
+        return self._inner.why
+
+    def close(self) -> None:
+        """Close every session, then the runtime."""
+        try:
+            self._loop.run(self._inner.close())
+        finally:
+            self._loop.close()
+
+    def choose_runtime(self) -> str:
+        """Settle on a runtime and check that it works. Its name. RuntimeUnavailableError."""
+        return self._loop.run(self._inner.choose_runtime())
+
+    def session(self, session_id: str | None = None, *, limits: Limits | None = None) -> Session:
+        """A session, started at its first use or by `with`. The open one when the id is in use."""
+        self.choose_runtime()
+        return Session(self._loop, self._loop.call(self._inner.session, session_id, limits=limits))

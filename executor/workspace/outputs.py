@@ -1,0 +1,235 @@
+"""Collecting: which files match, what they are, and what of them is carried in a result.
+
+The listing and every byte come from the sandbox. Caps are by bytes received, never by a size that was
+claimed; a cap that cuts something is named.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from executor.channel import Channel
+from executor.errors import SandboxError
+from executor.guest import records
+from executor.models import OutputFile, OutputLimits
+from executor.workspace import globs, layout, mime
+
+HEAD = 8192  # bytes that the MIME type is judged by
+ENOENT = 2
+
+
+@dataclass
+class Collection:
+    """What a collection found. `limits_hit` and `warnings` are for the result."""
+
+    files: list[OutputFile] = field(default_factory=list)
+    limits_hit: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+    def hit(self, limit: str) -> None:
+        if limit not in self.limits_hit:
+            self.limits_hit.append(limit)
+
+
+class _Reading:
+    """One file while it comes in: hashed whole, kept up to what the caps allow."""
+
+    def __init__(self, keep: int) -> None:
+        self.keep = keep
+        self.sha = hashlib.sha256()
+        self.size = 0
+        self.head = bytearray()
+        self.kept = bytearray()
+
+    def add(self, data: bytes) -> None:
+        self.sha.update(data)
+        self.size += len(data)
+        if len(self.head) < HEAD:
+            self.head += data[: HEAD - len(self.head)]
+        if len(self.kept) < self.keep:
+            self.kept += data[: self.keep - len(self.kept)]
+
+
+async def collect(
+    channel: Channel,
+    patterns: Sequence[str],
+    *,
+    limits: OutputLimits,
+    skill: str | None = None,
+    run_id: str = "",
+    most_bytes: int,
+    shipped: Callable[[bytes], str | None] = lambda _path: None,
+) -> Collection:
+    """The files that match any pattern, sorted by path, each once.
+
+    `most_bytes` bounds one file (the session's disk). `shipped` gives the SHA-256 with which a file below
+    /skills was staged: unchanged ones are not outputs unless a pattern names the skills folder itself.
+    """
+    found = Collection()
+    wanted = globs.compile_globs(patterns, variables=layout.folders(run_id=run_id, skill=skill), skill=skill)
+    matches = await _matches(channel, wanted, found)
+    named = any(_names_skills(glob.text) for glob in wanted)
+    paths = sorted(matches)
+    if not named:
+        paths = await _without_shipped(channel, paths, shipped, most_bytes)
+    if len(paths) > limits.max_files:
+        found.hit("max_files")
+        found.warnings.append(f"{len(paths):,} files match; only the first {limits.max_files:,} are returned")
+        paths = paths[: limits.max_files]
+    await _read(channel, paths, limits, most_bytes, found)
+    return found
+
+
+def _names_skills(pattern: str) -> bool:
+    return pattern.lstrip("./").startswith(("skills", "$SKILL", "${SKILL", "workspace/skills"))
+
+
+async def _matches(channel: Channel, wanted: list[globs.Glob], found: Collection) -> dict[bytes, int]:
+    """path → listed size of every regular file that a glob means."""
+    matches: dict[bytes, int] = {}
+    for recursive in (False, True):
+        roots = sorted({os.fsencode(glob.root) for glob in wanted if glob.recursive == recursive})
+        if not roots:
+            continue
+        listing = await channel.list_files(roots, recursive=recursive)
+        for root in roots:
+            canonical = listing.roots.get(root)
+            if not isinstance(canonical, bytes):
+                if canonical not in (None, ENOENT, 20):
+                    found.warnings.append(
+                        f"{os.fsdecode(root)} cannot be listed: {os.strerror(canonical or 0)}"
+                    )
+                continue
+            here = [glob for glob in wanted if glob.recursive == recursive and os.fsencode(glob.root) == root]
+            for entry in listing.entries:
+                if entry.root != canonical:
+                    continue
+                # A root may be reached through a link: patterns speak of the name that was asked for.
+                asked = root + entry.path[len(canonical) :]
+                if entry.path in matches or not any(glob.matches(asked) for glob in here):
+                    continue
+                if entry.kind == records.REGULAR:
+                    matches[entry.path] = entry.size
+                elif entry.kind in (records.LINK, records.OTHER) and entry.path != root:
+                    kind = "a link" if entry.kind == records.LINK else "not a regular file"
+                    warning = f"{layout.shown(entry.path)} is {kind}: not collected"
+                    if warning not in found.warnings and len(found.warnings) < 100:
+                        found.warnings.append(warning)
+    return matches
+
+
+async def _without_shipped(
+    channel: Channel, paths: list[bytes], shipped: Callable[[bytes], str | None], most_bytes: int
+) -> list[bytes]:
+    """Drop files that lie in a skill just as they came."""
+    suspects = [path for path in paths if shipped(path) is not None]
+    if not suspects:
+        return paths
+    same: set[bytes] = set()
+    current: list[tuple[bytes, _Reading]] = []
+
+    def begin(name: bytes, record: records.Record | int) -> None:
+        if not isinstance(record, int):
+            current.append((name, _Reading(0)))
+
+    def end(error: int) -> None:
+        name, reading = current.pop()
+        if not error and reading.sha.hexdigest() == shipped(name):
+            same.add(name)
+
+    await channel.get_files(
+        suspects, limit=most_bytes, begin=begin, chunk=lambda data: current[-1][1].add(data), end=end
+    )
+    return [path for path in paths if path not in same]
+
+
+async def _read(
+    channel: Channel, paths: list[bytes], limits: OutputLimits, most_bytes: int, found: Collection
+) -> None:
+    left = limits.max_total_bytes
+    inline = limits.inline_bytes
+    current: list[tuple[bytes, _Reading]] = []
+
+    def begin(name: bytes, record: records.Record | int) -> None:
+        if isinstance(record, int):
+            found.warnings.append(f"{layout.shown(name)} could not be read: {os.strerror(record)}")
+            return
+        keep = min(limits.max_file_bytes if limits.max_file_bytes is not None else inline, left)
+        current.append((name, _Reading(keep)))
+
+    def end(error: int) -> None:
+        nonlocal left
+        name, reading = current.pop()
+        if error:
+            found.warnings.append(f"{layout.shown(name)} could not be read to its end: {os.strerror(error)}")
+        file, cut = make_file(name, reading, limits)
+        if cut:
+            by_total = reading.keep == left and reading.size > left
+            found.hit("max_total_bytes" if by_total else cut)
+        if file.content is not None:
+            left -= min(reading.size, reading.keep)
+        found.files.append(file)
+
+    if paths:
+        await channel.get_files(
+            paths, limit=most_bytes, begin=begin, chunk=lambda data: current[-1][1].add(data), end=end
+        )
+
+
+def make_file(name: bytes, reading: _Reading, limits: OutputLimits) -> tuple[OutputFile, str]:
+    """The model of one read file, and the limit that cut its content, or ''."""
+    kept = bytes(reading.kept)
+    cut = ""
+    content: str | None
+    if reading.size > len(kept):
+        cut = "inline_bytes" if limits.max_file_bytes is None else "max_file_bytes"
+    encoding, content = encode(kept, torn=bool(cut))
+    if reading.size > limits.inline_bytes and limits.max_file_bytes is None:
+        content, encoding = None, "utf-8"
+    file = OutputFile(
+        path=layout.shown(name),
+        size=reading.size,
+        mime=mime.guess(os.fsdecode(name).rpartition("/")[2], bytes(reading.head), reading.size),
+        sha256=reading.sha.hexdigest(),
+        encoding=encoding,
+        content=content,
+        truncated=bool(cut),
+    )
+    return file, cut
+
+
+def encode(data: bytes, *, torn: bool = False) -> tuple[Literal["utf-8", "base64"], str]:
+    """(encoding, content): text as it is, all else in base64. `torn`: the end may split a character."""
+    if b"\0" not in data:
+        try:
+            return "utf-8", data.decode("utf-8")
+        except UnicodeDecodeError as error:
+            if torn and error.start >= len(data) - 3:
+                return "utf-8", data[: error.start].decode("utf-8")
+    return "base64", base64.b64encode(data).decode("ascii")
+
+
+def decode(file: OutputFile) -> bytes | None:
+    """The whole bytes of a file whose content is all there, else None."""
+    if file.content is None or file.truncated:
+        return None
+    return base64.b64decode(file.content) if file.encoding == "base64" else file.content.encode("utf-8")
+
+
+async def read_whole(channel: Channel, path: str, *, most_bytes: int, take: Callable[[bytes], None]) -> None:
+    """Stream one file again. SandboxError when it cannot be read."""
+    failed: list[int] = []
+    name = os.fsencode(path if path.startswith("/") else layout.absolute(path))
+
+    def begin(_name: bytes, record: records.Record | int) -> None:
+        if isinstance(record, int):
+            failed.append(record)
+
+    await channel.get_files([name], limit=most_bytes, begin=begin, chunk=take, end=failed.append)
+    if any(failed):
+        raise SandboxError(f"{path} cannot be read any more: {os.strerror(max(failed))}")

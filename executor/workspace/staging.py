@@ -1,0 +1,249 @@
+"""Host folders as records for a sandbox: skills (mended, linked, digested) and inputs (as they are).
+
+The host's side of it reads with descriptors and never follows a link while it walks: a skill may come from
+anywhere. Links are kept only where they resolve inside the folder. What is left out is said in `warnings`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from executor.errors import BadPathError, SkillUnreadableError
+from executor.guest import records
+from executor.workspace.layout import SKILL_LINKS
+
+MAX_FILES = 20_000  # of one folder; the largest real skill has 313
+PIECE = 60 * 1024
+LEFT_OUT = {b".git", b".hg", b".svn"}
+SHELL_NAMES = (b".sh", b".bash")
+_BOM = b"\xef\xbb\xbf"
+_SHELL = re.compile(rb"#![^\n]*\b(?:ba|da|z|k)?sh\b")
+
+
+@dataclass(frozen=True)
+class Item:
+    """One entry of a folder. `target` is a link's; `content` is set when the copy differs from the file."""
+
+    name: bytes
+    kind: int
+    mode: int = 0
+    size: int = 0
+    path: str = ""
+    target: bytes = b""
+    content: bytes | None = None
+    sha256: str = ""
+
+
+@dataclass
+class Folder:
+    """What will be copied, with its digest."""
+
+    items: list[Item]
+    warnings: list[str] = field(default_factory=list)
+    digest: str = ""
+    size: int = 0
+
+    def records(self) -> Iterator[bytes]:
+        """The folder as records, read piece by piece. OSError when a file goes away meanwhile."""
+        for item in self.items:
+            if item.kind == records.FOLDER:
+                yield records.pack_record(records.FOLDER, item.name, 0o755)
+            elif item.kind == records.LINK:
+                yield records.pack_record(records.LINK, item.name, 0o777, len(item.target), 0, True)
+                yield records.pack_chunk(item.target) + records.pack_end()
+            elif item.content is not None:
+                yield from bytes_records(item.name, item.content, item.mode)
+            else:
+                yield from file_records(item.name, item.path, item.mode)
+
+    def manifest(self) -> dict[bytes, str]:
+        """name → SHA-256 of every file as it will be inside."""
+        return {item.name: item.sha256 for item in self.items if item.kind == records.REGULAR}
+
+
+def bytes_records(name: bytes, content: bytes, mode: int = 0o644) -> Iterator[bytes]:
+    """One file from memory."""
+    if len(content) <= PIECE:
+        yield records.pack_file(name, content, mode)
+        return
+    yield records.pack_record(records.REGULAR, name, mode, len(content), 0, True)
+    for offset in range(0, len(content), PIECE):
+        yield records.pack_chunk(content[offset : offset + PIECE])
+    yield records.pack_end()
+
+
+def file_records(name: bytes, path: str | os.PathLike[str], mode: int = 0o644) -> Iterator[bytes]:
+    """One file from disk, opened without following a link."""
+    fd = os.open(path, os.O_RDONLY | _FLAGS)
+    try:
+        size = os.fstat(fd).st_size
+        head = records.pack_record(records.REGULAR, name, mode, size, 0, True)
+        piece = os.read(fd, PIECE)
+        if len(piece) < PIECE and not (more := os.read(fd, PIECE)):
+            yield head + (records.pack_chunk(piece) if piece else b"") + records.pack_end()
+            return
+        elif len(piece) < PIECE:
+            piece += more
+        yield head
+        while piece:
+            yield records.pack_chunk(piece)
+            piece = os.read(fd, PIECE)
+        yield records.pack_end()
+    finally:
+        os.close(fd)
+
+
+_FLAGS = (
+    getattr(os, "O_NOFOLLOW", 0)
+    | getattr(os, "O_NONBLOCK", 0)
+    | getattr(os, "O_CLOEXEC", 0)
+    | getattr(os, "O_BINARY", 0)
+)
+
+
+class Stager:
+    """Reads folders and remembers, by stat, what it has hashed."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[tuple[int, ...], Item]] = {}
+
+    def skill(self, path: Path, *, most_bytes: int) -> Folder:
+        """A skill's copy: scripts executable and mended, links to the workspace added, all of it digested.
+
+        SkillUnreadableError when it is too large or cannot be read.
+        """
+        folder = self._read(path, mend=True, most_bytes=most_bytes)
+        own = {item.name.split(b"/", 1)[0] for item in folder.items}
+        for name, target in SKILL_LINKS.items():
+            if name.encode() in own:
+                folder.warnings.append(f"the skill has its own {name}/: it is kept, and no link to {target}")
+            else:
+                folder.items.append(Item(name.encode(), records.LINK, target=target.encode()))
+        folder.digest = _digest(folder.items)
+        return folder
+
+    def inputs(self, path: Path, *, most_bytes: int) -> Folder:
+        """A folder of inputs, unchanged."""
+        return self._read(path, mend=False, most_bytes=most_bytes)
+
+    def _read(self, path: Path, *, mend: bool, most_bytes: int) -> Folder:
+        folder = Folder([])
+        real = os.path.realpath(path)
+        try:
+            for item in self._walk(real, b"", real, mend, folder.warnings):
+                folder.items.append(item)
+                folder.size += item.size
+                if len(folder.items) > MAX_FILES:
+                    raise SkillUnreadableError(f"{path} has more than {MAX_FILES:,} files")
+                if folder.size > most_bytes:
+                    raise SkillUnreadableError(
+                        f"{path} is larger than the {most_bytes:,} bytes of /skills in this session",
+                        hint="Raise Limits(disk=…): /skills gets half of it.",
+                    )
+        except OSError as error:
+            raise SkillUnreadableError(
+                f"{path} cannot be read: {error.strerror}: {error.filename}"
+            ) from error
+        return folder
+
+    def _walk(self, folder: str, prefix: bytes, root: str, mend: bool, warnings: list[str]) -> Iterator[Item]:
+        with os.scandir(folder) as entries:
+            found = sorted(entries, key=lambda entry: os.fsencode(entry.name))
+        for entry in found:
+            raw = os.fsencode(entry.name)
+            name = prefix + raw
+            if entry.is_symlink():
+                link = self._link(entry.path, name, root)
+                if link is None:
+                    warnings.append(
+                        f"the link {os.fsdecode(name)!r} leads out of the folder or nowhere: left out"
+                    )
+                else:
+                    yield link
+            elif entry.is_dir(follow_symlinks=False):
+                if raw in LEFT_OUT:
+                    continue
+                if name.count(b"/") > 60:
+                    warnings.append(f"{os.fsdecode(name)!r} is too deep: left out")
+                    continue
+                yield Item(name, records.FOLDER)
+                yield from self._walk(entry.path, name + b"/", root, mend, warnings)
+            elif entry.is_file(follow_symlinks=False):
+                yield self._file(entry, name, mend)
+            else:
+                warnings.append(f"{os.fsdecode(name)!r} is not a file, a folder or a link: left out")
+
+    def _link(self, path: str, name: bytes, root: str) -> Item | None:
+        """A link that resolves inside, as a relative one; None for all others."""
+        real = os.path.realpath(path)
+        if not os.path.exists(real) or not (real + os.sep).startswith(root + os.sep):
+            return None
+        target = os.path.relpath(real, os.path.realpath(os.path.dirname(path)))
+        return Item(name, records.LINK, target=os.fsencode(target.replace(os.sep, "/")))
+
+    def _file(self, entry: os.DirEntry[str], name: bytes, mend: bool) -> Item:
+        info = entry.stat(follow_symlinks=False)
+        stamp = (info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns, info.st_mode, int(mend))
+        known = self._known.get(entry.path)
+        if known is not None and known[0] == stamp and known[1].name == name:
+            return known[1]
+        item = _read_file(entry.path, name, info, mend)
+        if item.content is None or len(item.content) < 1 << 20:
+            if len(self._known) > 200_000:
+                self._known.clear()
+            self._known[entry.path] = (stamp, item)
+        return item
+
+
+def _read_file(path: str, name: bytes, info: os.stat_result, mend: bool) -> Item:
+    mode = 0o755 if info.st_mode & 0o111 else 0o644
+    fd = os.open(path, os.O_RDONLY | _FLAGS)
+    with open(fd, "rb") as file:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise BadPathError(f"{path} is not a regular file any more")
+        head = file.read(4096)
+        if mend and _is_script(name, head):
+            content = head + file.read()
+            mended = mend_script(name, content)
+            if mended.startswith(b"#!"):
+                mode = 0o755
+            digest = hashlib.sha256(mended).hexdigest()
+            changed = mended if mended != content else None
+            return Item(name, records.REGULAR, mode, len(mended), path, content=changed, sha256=digest)
+        sha = hashlib.sha256(head)
+        size = len(head)
+        while piece := file.read(1 << 18):
+            sha.update(piece)
+            size += len(piece)
+    return Item(name, records.REGULAR, mode, size, path, sha256=sha.hexdigest())
+
+
+def _is_script(name: bytes, head: bytes) -> bool:
+    return head.removeprefix(_BOM).startswith(b"#!") or name.lower().endswith(SHELL_NAMES)
+
+
+def mend_script(name: bytes, content: bytes) -> bytes:
+    """A script as Linux can start it: no BOM before the shebang, no CR at the ends of lines.
+
+    All lines of a shell script, because a shell takes a CR for a part of the last word; else the first.
+    """
+    content = content.removeprefix(_BOM)
+    first, newline, rest = content.partition(b"\n")
+    if _SHELL.match(first) or (not first.startswith(b"#!") and name.lower().endswith(SHELL_NAMES)):
+        return content.replace(b"\r\n", b"\n")
+    return first.removesuffix(b"\r") + newline + rest if newline else content
+
+
+def _digest(items: list[Item]) -> str:
+    """SHA-256 over names, kinds, modes, contents and link targets, each with its length in front."""
+    total = hashlib.sha256()
+    for item in sorted(items, key=lambda item: item.name):
+        for part in (item.name, b"%d %o" % (item.kind, item.mode), item.target, item.sha256.encode()):
+            total.update(len(part).to_bytes(8, "big") + part)
+    return total.hexdigest()
