@@ -13,8 +13,8 @@ IMAGES := $(PYTHON) -m executor.images build base
 PYTEST_ARGS ?=
 
 # The command that `make demo` shows.
-DEMO_COMMAND = $(BIN)/executor run sales-report --skills skills --input skills/data/sales.csv \
-	--output 'out/**' --save demo-out -- python3 scripts/report.py inputs/sales.csv
+DEMO_COMMAND = $(BIN)/executor run sales-report --skills skills --input skills/data/us-population.csv \
+	--output 'out/**' --save demo-out -- python3 scripts/report.py inputs/us-population.csv
 
 .PHONY: help setup demo test lint format bench soak images lock clean engine-start engine-stop
 
@@ -74,7 +74,7 @@ BASH_C := bash -eu -o pipefail -c
 	@rm -rf demo-out
 	@$(DEMO_COMMAND)
 	@echo "== demo-out"
-	@find demo-out -type f -printf '%10s  %p\n' | sort -k 2
+	@find demo-out -type f -exec ls -l {} +
 
 .lint:
 	@echo "== ruff check"

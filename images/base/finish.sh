@@ -1,0 +1,34 @@
+#!/bin/sh
+# Runs as root inside the new root filesystem, offline, after the packages are in: the same script for every way
+# of building, so that the results differ in nothing else.
+set -eu
+
+# The user that scripts see. Containers run as other numeric ids, one per session; those have no entry here and
+# get their name from $USER.
+grep -q '^sandbox:' /etc/group || echo 'sandbox:x:1000:' >>/etc/group
+grep -q '^sandbox:' /etc/passwd || echo 'sandbox:x:1000:1000:sandbox:/workspace:/bin/bash' >>/etc/passwd
+rm -f /etc/passwd- /etc/group- /etc/shadow- /etc/gshadow- /etc/subuid* /etc/subgid*
+
+ln -sf python3 /usr/bin/python
+
+# Mount points, and the folder that makes ESM imports resolvable from /skills/x and from /workspace.
+mkdir -p /workspace /skills /run/executor /node_modules /usr/lib/executor
+chmod 0755 /workspace /skills /run/executor /node_modules /usr/lib/executor
+chmod 1777 /tmp
+
+# No script may gain rights by starting a program.
+find / -xdev -type f -perm /6000 -exec chmod ug-s {} +
+find / -xdev -type d -perm /2000 -exec chmod g-s {} +
+
+# Nothing that differs from one build to the next, nothing that names the machine it was built on.
+: >/etc/machine-id
+rm -rf /var/lib/dbus/machine-id /etc/.pwd.lock
+rm -rf /var/lib/apt/lists/* /var/cache/apt/* /var/cache/debconf/*-old /var/cache/ldconfig /var/log/* /var/backups/*
+rm -rf /var/lib/dpkg/*-old /usr/share/info/* /usr/share/gitweb /root/.cache
+find /var/tmp -xdev -mindepth 1 -delete
+
+# Python's library, compiled once: a read-only root cannot keep what an import compiles. "unchecked" because the
+# sources never change, and because a time stamp would make each build different.
+find /usr/lib/python3 /usr/lib/python3.* -name __pycache__ -type d -prune -exec rm -rf {} +
+PYTHONHASHSEED=0 PYTHONDONTWRITEBYTECODE=1 python3 -I -m compileall -q -f -j 1 --invalidation-mode unchecked-hash \
+    /usr/lib/python3 /usr/lib/python3.[0-9]*
