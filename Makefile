@@ -11,6 +11,7 @@ PYTHON := $(BIN)/python
 ENGINE := $(PYTHON) dev/engine.py run
 IMAGES := $(PYTHON) -m executor.images build base
 PYTEST_ARGS ?=
+BENCH_ARGS ?=
 
 # The command that `make demo` shows.
 DEMO_COMMAND = $(BIN)/executor run sales-report --skills skills --input skills/data/us-population.csv \
@@ -39,7 +40,7 @@ format: setup ## let ruff lay out the code
 	@$(BIN)/ruff check --fix-only --quiet . ; $(BIN)/ruff format .
 
 bench: setup ## measure starts, runs and transfers
-	@$(ENGINE) -- $(BASH_C) '$(IMAGES) && $(BIN)/pytest tests/bench $(PYTEST_ARGS)'
+	@$(ENGINE) -- $(BASH_C) '$(IMAGES) && $(PYTHON) tests/bench/bench.py $(BENCH_ARGS)'
 
 soak: setup ## the same, for a long time
 	@$(ENGINE) -- $(BASH_C) '$(IMAGES) && EXECUTOR_SOAK=1 $(BIN)/pytest tests/bench $(PYTEST_ARGS)'
