@@ -10,6 +10,7 @@ import os
 import re
 import secrets
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from executor.errors import (
@@ -23,9 +24,11 @@ from executor.models import Limits
 from executor.runtimes.base import Runtime
 from executor.runtimes.container import ContainerRuntime
 from executor.runtimes.local import LocalRuntime
+from executor.runtimes.owner import data_dir
 from executor.session import AsyncSession
 from executor.settings import Settings, load
 from executor.skills.repository import Repository
+from executor.workspace.checkpoint import Snapshot, Store
 
 _SESSION_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
@@ -57,6 +60,8 @@ class AsyncExecutor:
             settings = Settings.model_validate({**settings.model_dump(), **given})
         self.settings = settings
         self.repository = Repository(settings.skills)
+        self.store = Store(Path(settings.state_dir) if settings.state_dir else data_dir() / "state")
+        """Where checkpoints are kept."""
         self.why = ""
         """Which runtime was chosen and why, once it has been."""
         self._runtime: Runtime | None = runtime if isinstance(runtime, Runtime) else None
@@ -90,12 +95,30 @@ class AsyncExecutor:
         `limits`: default `Settings.limits`. BadRequestError for an id that is no plain name, or for an open
         session with other limits.
         """
+        return self._open(session_id if session_id is not None else secrets.token_hex(16), limits, None)
+
+    def restore(self, session_id: str, *, limits: Limits | None = None) -> AsyncSession:
+        """A session that begins with the files of the latest `checkpoint()` under this id, in a fresh sandbox
+        of this executor's runtime. BadRequestError when there is none, or the session is open.
+        """
+        if session_id in self._sessions:
+            raise BadRequestError(f"session {session_id!r} is open", hint="Close it first.")
+        if not _SESSION_ID.fullmatch(session_id):
+            raise BadRequestError(f"{session_id!r} cannot be a session's id")
+        snapshot = self.store.latest(session_id)
+        if snapshot is None:
+            raise BadRequestError(
+                f"session {session_id!r} has no checkpoint in {self.store.folder}",
+                hint="Take one with session.checkpoint(), or `executor run --session`.",
+            )
+        return self._open(session_id, limits, snapshot)
+
+    def _open(self, name: str, limits: Limits | None, snapshot: Snapshot | None) -> AsyncSession:
         if self._runtime is None:
             raise BadRequestError(
                 "the executor has not chosen its runtime yet",
                 hint="Use it in `async with`, or await choose_runtime() first.",
             )
-        name = session_id if session_id is not None else secrets.token_hex(16)
         if not _SESSION_ID.fullmatch(name):
             raise BadRequestError(
                 f"{name!r} cannot be a session's id",
@@ -115,6 +138,8 @@ class AsyncExecutor:
             repository=self.repository,
             settings=self.settings,
             limits=wanted,
+            store=self.store,
+            snapshot=snapshot,
         )
         session.on_close = lambda closed: self._sessions.pop(closed.id, None)
         self._sessions[name] = session

@@ -37,7 +37,7 @@ from executor.runtimes.base import Runtime, Sandbox, SandboxSpec
 from executor.runtimes.owner import owner_label
 from executor.settings import Settings
 from executor.skills.repository import Repository, Skill
-from executor.workspace import layout, outputs, staging, text
+from executor.workspace import checkpoint, layout, outputs, staging, text
 from executor.workspace.saving import saving
 
 Command = str | Sequence[str | bytes | os.PathLike[str]]
@@ -187,7 +187,15 @@ class AsyncSession:
     """One sandbox and its files. Made by `AsyncExecutor.session`; use it in an `async with`."""
 
     def __init__(
-        self, session_id: str, *, runtime: Runtime, repository: Repository, settings: Settings, limits: Limits
+        self,
+        session_id: str,
+        *,
+        runtime: Runtime,
+        repository: Repository,
+        settings: Settings,
+        limits: Limits,
+        store: checkpoint.Store,
+        snapshot: checkpoint.Snapshot | None = None,
     ) -> None:
         self.id = session_id
         self.limits = limits
@@ -198,10 +206,14 @@ class AsyncSession:
         self._settings = settings
         self._sandbox: Sandbox | None = None
         self._channel: Channel | None = None
+        self._store = store
+        self._snapshot = snapshot
+        self._taken: checkpoint.Taken | None = None
         self._starting = asyncio.Lock()
         self._staging = asyncio.Lock()
         self._stager = staging.Stager()
         self._digests: dict[str, str] = {}
+        self._sources: dict[str, Path] = {}
         self._manifests: dict[str, dict[bytes, str]] = {}
         self._notes: list[str] = []
         self._ending: asyncio.Task[None] | None = None
@@ -269,6 +281,11 @@ class AsyncSession:
             channel = Channel(sandbox, self._broken)
             expected = Expected(secrets.token_hex(16), sandbox.facts)
             await channel.open(expected, {**spec.rlimits(), **sandbox.facts.rlimits})
+            if self._snapshot is not None:
+                await self._store.restore(channel, self._snapshot)
+                for slug, staged in self._snapshot.skills.items():
+                    self._digests[slug] = staged["digest"]
+                    self._manifests[slug] = {os.fsencode(k): v for k, v in staged["files"].items()}
         except BaseException:
             self._sandbox = None
             await asyncio.shield(sandbox.kill())
@@ -305,14 +322,23 @@ class AsyncSession:
             if self._digests.get(skill.slug) == folder.digest:
                 links = [(item.name, item.target) for item in folder.items if item.kind == records.LINK]
                 base = layout.SKILLS.encode() + b"/" + slug + b"/"
-                await channel.make_links([(base + name, target) for name, target in links])
-                return
-            self._digests.pop(skill.slug, None)
+                try:
+                    await channel.make_links([(base + name, target) for name, target in links])
+                    self._sources[skill.slug] = skill.path
+                    return
+                except BadPathError:
+                    pass  # a script removed the folder that a link was in: the skill is staged anew
+            before = self._digests.pop(skill.slug, None)
             try:
                 await channel.put_files(layout.SKILLS.encode(), folder.records(), swap=slug)
-            except OSError as error:
-                raise SkillUnreadableError(f"{skill.path} changed while it was read: {error}") from error
+            except (OSError, ExecutorError) as error:
+                if before is not None:  # whole or nothing: what was there still is
+                    self._digests[skill.slug] = before
+                if isinstance(error, OSError):
+                    raise SkillUnreadableError(f"{skill.path} changed while it was read: {error}") from error
+                raise
             self._digests[skill.slug] = folder.digest
+            self._sources[skill.slug] = skill.path
             self._manifests[skill.slug] = folder.manifest()
             self._notes = [*self._notes, *(f"{skill.slug}: {warning}" for warning in folder.warnings)]
 
@@ -323,7 +349,7 @@ class AsyncSession:
         if isinstance(name, str) and name in self._digests:
             return name
         skill = self._repository.find(name if isinstance(name, str) else Path(name))
-        if skill.slug not in self._digests:
+        if skill.slug not in self._digests or self._sources.get(skill.slug) != skill.path:
             await self._stage(skill)
         return skill.slug
 
@@ -343,13 +369,21 @@ class AsyncSession:
         """
         channel = await self._ready()
         target = layout.absolute(dest)
-        if isinstance(source, os.PathLike) and dest.endswith("/"):
+        if dest.endswith("/"):
+            if not isinstance(source, os.PathLike):
+                raise BadPathError(f"{dest!r} names a folder: bytes and text need the name of a file")
             target += "/" + _own_name(source)
         base, name = _split(target)
         if isinstance(source, os.PathLike):
             pieces = self._path_records(Path(source), name)
         elif isinstance(source, str):
-            pieces = staging.bytes_records(name, source.encode())
+            try:
+                pieces = staging.bytes_records(name, source.encode())
+            except UnicodeEncodeError:
+                raise BadRequestError(
+                    f"the text for {dest!r} holds lone surrogates, which are no characters",
+                    hint="Give bytes, such as os.fsencode(text).",
+                ) from None
         else:
             pieces = staging.bytes_records(name, bytes(source))
         try:
@@ -362,6 +396,8 @@ class AsyncSession:
             folder = self._stager.inputs(source, most_bytes=self.limits.disk)
             self._notes = [*self._notes, *folder.warnings]
             renamed = staging.Folder([_below(name, item) for item in folder.items])
+            if any(item.name.count(b"/") > 63 or len(item.name) > 4000 for item in renamed.items):
+                raise BadPathError(f"{source} is too deep to be put at {os.fsdecode(name)!r}")
             return iter([records.pack_record(records.FOLDER, name, 0o755), *renamed.records()])
         real = source.resolve()
         if not real.is_file():
@@ -377,9 +413,19 @@ class AsyncSession:
         return b"".join(pieces)
 
     async def remove(self, path: str) -> None:
-        """Remove a file or a folder with all it holds; a missing one is no error."""
+        """Remove a file or a folder with all it holds; a missing one is no error.
+
+        A folder that every session has (`out`, `work`, `inputs`, `runs`) is emptied.
+        """
         channel = await self._ready()
-        await channel.remove_files([os.fsencode(layout.absolute(path))])
+        base, name = _split(layout.absolute(path))
+        await channel.remove_files([base + b"/" + name])
+        if base == layout.WORKSPACE.encode() and os.fsdecode(name) in layout.FOLDERS:
+            await channel.put_files(base, [records.pack_record(records.FOLDER, name, 0o755)])
+            if name == b"work":
+                await channel.make_links([(base + b"/work/inputs", b"../inputs")])
+        elif base == layout.SKILLS.encode():
+            self._digests.pop(os.fsdecode(name), None)
 
     async def collect(
         self,
@@ -431,6 +477,26 @@ class AsyncSession:
         if sha.hexdigest() != file.sha256:
             raise BadPathError(f"{file.path!r} changed since it was collected", hint="Collect it again.")
 
+    async def checkpoint(self) -> str:
+        """Keep all files of `/workspace` and `/skills` on the host, as the session's latest snapshot; its id.
+
+        Only what changed since the last one is copied. `AsyncExecutor.restore` puts it into a fresh sandbox.
+        """
+        channel = await self._ready()
+        skills = {
+            slug: {
+                "digest": digest,
+                "files": {os.fsdecode(name): sha for name, sha in self._manifests[slug].items()},
+            }
+            for slug, digest in self._digests.items()
+        }
+        snapshot, self._taken = await self._store.take(
+            channel, skills=skills, most_bytes=self._most_bytes, before=self._taken
+        )
+        self._store.remember(self.id, snapshot)
+        self._notes = [*self._notes, *snapshot.warnings]
+        return snapshot.id
+
     # -- runs --
 
     async def exec(
@@ -461,6 +527,7 @@ class AsyncSession:
         patterns = (outputs,) if isinstance(outputs, str) else tuple(outputs)
         limit = self._settings.max_output if max_output is None else max_output
         slug, spec = await self._spec(command, skill, cwd, env, timeout, limit, tty=tty)
+        _check_globs(patterns, slug, spec.run_id)  # before the run, whose result a bad one would cost
         if stdin is not None:
             spec.stdin = stdin.encode() if isinstance(stdin, str) else bytes(stdin)
         spec.on_output = on_output
@@ -521,7 +588,7 @@ class AsyncSession:
     ) -> tuple[str | None, RunSpec]:
         shell = isinstance(command, str)
         argv = [os.fsencode(command)] if isinstance(command, str) else [os.fsencode(word) for word in command]
-        if not argv or (not shell and not argv[0]):
+        if not argv or not argv[0].strip():
             raise BadRequestError("the command is empty")
         if any(b"\0" in word for word in argv):
             raise BadRequestError("the command holds a NUL byte, which no argument can have")
@@ -672,6 +739,10 @@ def sandbox_spec(session_id: str, limits: Limits, settings: Settings) -> tuple[S
         owner=owner_label(),
     )
     return spec, notes
+
+
+def _check_globs(patterns: Sequence[str], skill: str | None, run_id: str) -> None:
+    outputs.compile_patterns(patterns, skill=skill, run_id=run_id)
 
 
 def _split(target: str) -> tuple[bytes, bytes]:

@@ -50,6 +50,8 @@ class Settings(BaseModel):
     """Seconds between TERM and KILL. Default 2."""
     max_output: Size = Field(1 << 20, ge=0, le=1 << 30)
     """Bytes kept of stdout, and as many of stderr: head and tail. Default 1 MiB."""
+    state_dir: str = ""
+    """Folder for checkpoints. Default `state` in the data folder (`$EXECUTOR_DATA_DIR`)."""
     require_limits: bool = False
     """Refuse a sandbox whose machine cannot enforce every limit, instead of warning."""
 

@@ -24,6 +24,7 @@ from executor.runtimes.base import Runtime
 from executor.session import AsyncFile, AsyncRun, AsyncSession, Command, RunOutput, Source
 from executor.settings import Settings
 from executor.skills.repository import Repository
+from executor.workspace.checkpoint import Store
 
 T = TypeVar("T")
 
@@ -195,6 +196,10 @@ class Session:
         file._inner, file._loop = inner, self._loop
         return file
 
+    def checkpoint(self) -> str:
+        """Keep all files on the host, as the session's latest snapshot; its id."""
+        return self._loop.run(self._inner.checkpoint())
+
     def exec(
         self,
         command: Command,
@@ -307,6 +312,11 @@ class Executor:
         return self._inner.repository
 
     @property
+    def store(self) -> Store:
+        """Where checkpoints are kept."""
+        return self._inner.store
+
+    @property
     def why(self) -> str:
         """Which runtime was chosen and why, once it has been."""
         return self._inner.why
@@ -326,3 +336,8 @@ class Executor:
         """A session, started at its first use or by `with`. The open one when the id is in use."""
         self.choose_runtime()
         return Session(self._loop, self._loop.call(self._inner.session, session_id, limits=limits))
+
+    def restore(self, session_id: str, *, limits: Limits | None = None) -> Session:
+        """A session that begins with the files of the latest `checkpoint()` under this id."""
+        self.choose_runtime()
+        return Session(self._loop, self._loop.call(self._inner.restore, session_id, limits=limits))

@@ -310,10 +310,15 @@ class Channel:
         begin: Callable[[bytes, records.Record | int], None],
         chunk: Callable[[bytes], None],
         end: Callable[[int], None],
+        links: bool = False,
     ) -> None:
-        """Read files, each at most `limit` bytes. The callbacks get each in the order asked for."""
-        reader = ContentReader(paths, limit, begin, chunk, end)
-        await self._ask({"op": "get", "limit": limit}, paths, reader.item, "read")
+        """Read files, each at most `limit` bytes. The callbacks get each in the order asked for.
+
+        With `links` a link comes as a LINK record with its target for content; else it is an error.
+        """
+        reader = ContentReader(paths, limit, begin, chunk, end, links=links)
+        body = {"op": "get", "limit": limit, "links": links}
+        await self._ask(body, paths, reader.item, "read")
         reader.finish()
 
     async def remove_files(self, paths: list[bytes]) -> None:

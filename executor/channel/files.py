@@ -19,14 +19,16 @@ MAX_ENTRIES = 300_000  # above the inodes that any sandbox of ours has
 
 
 class Entry(NamedTuple):
-    """One listed entry. `path` is absolute inside the sandbox; `root` is the canonical folder it is below."""
+    """One listed entry. `path` is absolute inside the sandbox; `root` is the canonical folder it is below.
+    `changed_ns` is the time of its last change of any kind.
+    """
 
     kind: int
     path: bytes
     root: bytes
     mode: int
     size: int
-    mtime_ns: int
+    changed_ns: int
 
 
 @dataclass
@@ -52,18 +54,16 @@ class FileRequest:
         self.progress = 0
 
     def event(self, event: wire.Event) -> None:
-        self.progress += 1
         if event.type == wire.DATA:
             if event.body:
-                if self._on_item is not None:
-                    try:
-                        for item in self._reader.feed(event.body):
-                            self._on_item(item)
-                    except records.RecordError as error:
-                        raise ProtocolError(f"the guest sent a malformed record: {error}") from None
+                self.progress += 1
+                self._take(event.body)
                 self._channel.consumed(self.stream, event.channel, len(event.body))
             self._ended = self._ended or event.end
         elif event.type == wire.REPLY:
+            number = event.body.get("errno", 1)
+            if type(number) is not int or not 0 < number < 4096:
+                raise ProtocolError("the guest's REPLY is malformed")
             self._reply = event.body
         if self._reply is not None and self._ended:
             if "errno" not in self._reply and self._on_item is not None and not self._reader.idle:
@@ -71,6 +71,21 @@ class FileRequest:
             if not self.done.done():
                 self.done.set_result(self._reply)
             self._channel.forget(self.stream)
+
+    def _take(self, data: bytes) -> None:
+        if self._on_item is None:
+            return
+        try:
+            for item in self._reader.feed(data):
+                self._on_item(item)
+        except records.RecordError as error:
+            raise ProtocolError(f"the guest sent a malformed record: {error}") from None
+        except ProtocolError:
+            raise
+        except Exception as error:
+            # What the caller does with the content failed (a full disk): its request ends, nothing else.
+            self.failed(error)
+            self.abandon()
 
     def failed(self, error: BaseException) -> None:
         if not self.done.done():
@@ -140,6 +155,11 @@ class ListingReader:
             Entry(item.kind, item.name, self._root, item.mode & 0o7777, item.size, item.mtime_ns)
         )
 
+    def finish(self) -> None:
+        """ProtocolError when folders are still owed."""
+        if self._left:
+            raise ProtocolError("the guest did not list every folder")
+
 
 def check_absolute(path: bytes) -> None:
     """ProtocolError unless this is a canonical absolute path below one of the two roots."""
@@ -164,7 +184,10 @@ class ContentReader:
         begin: Callable[[bytes, records.Record | int], None],
         chunk: Callable[[bytes], None],
         end: Callable[[int], None],
+        *,
+        links: bool = False,
     ) -> None:
+        self._kinds = (records.REGULAR, records.LINK) if links else (records.REGULAR,)
         self._left = list(reversed(asked))
         self._limit = limit
         self._got = 0
@@ -183,7 +206,7 @@ class ContentReader:
                 raise ProtocolError("the guest sent a file that was not asked for")
             if item.kind == records.MISSING:
                 self._begin(item.name, item.mode if 0 < item.mode < 4096 else 5)
-            elif item.kind == records.REGULAR and item.chunked:
+            elif item.chunked and item.kind in self._kinds:
                 self._got = 0
                 self._begin(item.name, item)
             else:

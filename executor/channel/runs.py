@@ -12,12 +12,13 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from executor.errors import ProtocolError
 from executor.guest import wire
 
 OnOutput = Callable[[Literal["stdout", "stderr"], bytes], Awaitable[None] | None]
+MAX_WAITING = 256  # pieces of output that wait for a consumer; more of them join the last of their channel
 CHANNEL_NAMES: dict[int, Literal["stdout", "stderr"]] = {wire.STDOUT: "stdout", wire.STDERR: "stderr"}
 
 
@@ -65,6 +66,13 @@ class ExitReport(BaseModel):
     left: int = Field(0, ge=0, lt=1 << 31)
     stdout: int = Field(0, ge=0, lt=1 << 62)
     stderr: int = Field(0, ge=0, lt=1 << 62)
+
+    @model_validator(mode="after")
+    def _one_end(self) -> ExitReport:
+        ends = (self.code is not None) + (self.signal is not None) + (self.refused is not None)
+        if ends != 1:
+            raise ValueError("a run ends with a code, by a signal or refused")
+        return self
 
 
 @dataclass
@@ -122,7 +130,10 @@ class RunHandle:
         """Set whenever output came or the run ended; a reader clears it."""
         self._exit: ExitReport | None = None
         self._open = {wire.STDOUT, wire.STDERR}
-        self._queue: deque[tuple[int, bytes]] = deque()
+        self._queue: deque[tuple[int, bytearray]] = deque()
+        self._latest: dict[int, bytearray] = {}
+        """The last piece of each channel that is in the queue."""
+        self._over_limit = False
         self._consumer: asyncio.Task[None] | None = None
         self.callback_error: BaseException | None = None
 
@@ -154,6 +165,11 @@ class RunHandle:
 
     # -- what the channel calls --
 
+    @property
+    def waits_for_caller(self) -> bool:
+        """The guest has reported the end; only `on_output` is not done with what it wrote."""
+        return self._exit is not None and self._consumer is not None
+
     def event(self, event: wire.Event) -> None:
         if event.type == wire.DATA:
             self._data(event.channel, event.body, event.end)
@@ -180,14 +196,24 @@ class RunHandle:
         buffer.add(data)
         self.changed.set()
         limit = self.spec.output_limit
-        if limit is not None and buffer.total > limit:
+        if limit is not None and buffer.total > limit and not self._over_limit:
+            self._over_limit = True
             self.kill("output_limit")
         if self.spec.on_output is None or self.callback_error is not None:
             self._channel.consumed(self.stream, channel, len(data))
             return
-        self._queue.append((channel, data))
+        self._enqueue(channel, data)
         if self._consumer is None:
             self._consumer = asyncio.get_running_loop().create_task(self._consume())
+
+    def _enqueue(self, channel: int, data: bytes) -> None:
+        """Pieces join where they can: a byte that waits alone costs a hundred times its size."""
+        waiting = self._latest.get(channel)
+        if waiting is not None and (self._queue[-1][1] is waiting or len(self._queue) >= MAX_WAITING):
+            waiting += data
+        else:
+            self._latest[channel] = piece = bytearray(data)
+            self._queue.append((channel, piece))
 
     async def _consume(self) -> None:
         """Hand output to the caller; credit goes back only for what the caller has taken."""
@@ -195,13 +221,16 @@ class RunHandle:
         assert on_output is not None
         try:
             while self._queue:
-                channel, data = self._queue.popleft()
+                channel, piece = self._queue.popleft()
+                if self._latest.get(channel) is piece:
+                    del self._latest[channel]
+                data = bytes(piece)
                 try:
                     if self.callback_error is None:
                         returned = on_output(CHANNEL_NAMES[channel], data)
                         if inspect.isawaitable(returned):
                             await returned
-                except Exception as error:
+                except (Exception, asyncio.CancelledError) as error:
                     self.callback_error = error
                     self.kill("cancelled")
                 self._channel.consumed(self.stream, channel, len(data))

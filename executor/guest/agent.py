@@ -309,6 +309,11 @@ def exists(place: Place) -> bool:
         return False
 
 
+def unguessed() -> bytes:
+    """Part of a name that no script can have taken before."""
+    return os.urandom(8).hex().encode("ascii")
+
+
 def remove_tree(name: bytes, folder: int) -> None:
     """Remove a file or a folder with all it holds, however deep and whatever its modes."""
     try:
@@ -319,9 +324,12 @@ def remove_tree(name: bytes, folder: int) -> None:
     except OSError as error:
         if error.errno not in (errno.EISDIR, errno.EPERM, errno.EACCES):
             raise
+        if not stat.S_ISDIR(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
+            raise
     os.chmod(name, 0o700, dir_fd=folder)
     # Deep trees: what is inside is moved up to the top level folder by folder, so that the depth of the
     # tree never becomes a depth of descriptors or of calls.
+    moved = b".gone-" + unguessed()
     top = os.open(name, FOLDER_FLAGS, dir_fd=folder)
     try:
         count = 0
@@ -342,7 +350,7 @@ def remove_tree(name: bytes, folder: int) -> None:
                         if below.is_dir(follow_symlinks=False):
                             count += 1
                             os.chmod(below_name, 0o700, dir_fd=inner)
-                            os.rename(below_name, b".gone-%d" % count, src_dir_fd=inner, dst_dir_fd=top)
+                            os.rename(below_name, b"%s-%d" % (moved, count), src_dir_fd=inner, dst_dir_fd=top)
                         else:
                             os.unlink(below_name, dir_fd=inner)
                 finally:
@@ -943,17 +951,21 @@ def entry_record(path: bytes, info: os.stat_result) -> bytes:
     elif stat.S_ISLNK(mode):
         kind = LINK
     size = info.st_size if kind == REGULAR else 0
-    return pack_record(kind, path, stat.S_IMODE(mode), size, max(0, info.st_mtime_ns))
+    # The time of the last change of anything, which no script can set back.
+    return pack_record(kind, path, stat.S_IMODE(mode), size, max(0, info.st_ctime_ns))
 
 
 def walk(folder: int, path: bytes, recursive: bool) -> Iterator[bytes]:
-    """Entries below an open folder, which is closed. Links are named and never followed."""
-    waiting = [(folder, path, 1)]
+    """Entries below an open folder, which is closed. Links are named and never followed.
+
+    One descriptor is open for each level of depth, however many folders a level holds.
+    """
+    levels: List[Tuple[int, bytes, Optional[List[str]]]] = [(folder, path, None)]
     try:
-        while waiting:
-            folder, path, depth = waiting.pop()
-            below = []
-            try:
+        while levels:
+            folder, path, below = levels[-1]
+            if below is None:
+                below = []
                 with os.scandir(folder) as entries:
                     for entry in entries:
                         full = path + b"/" + os.fsencode(entry.name)
@@ -965,19 +977,23 @@ def walk(folder: int, path: bytes, recursive: bool) -> Iterator[bytes]:
                             continue
                         yield entry_record(full, info)
                         if recursive and stat.S_ISDIR(info.st_mode):
-                            if depth < MAX_DEPTH_OF_TREE:
-                                below.append((entry.name, full))
+                            if len(levels) < MAX_DEPTH_OF_TREE:
+                                below.append(entry.name)
                             else:
                                 yield pack_record(OTHER, full + b"/...", 0)
-                for name, full in below:
-                    try:
-                        waiting.append((os.open(name, FOLDER_FLAGS, dir_fd=folder), full, depth + 1))
-                    except OSError:
-                        yield pack_record(OTHER, full, 0)
-            finally:
+                levels[-1] = (folder, path, below)
+            if not below:
+                levels.pop()
                 os.close(folder)
+                continue
+            name = below.pop()
+            full = path + b"/" + os.fsencode(name)
+            try:
+                levels.append((os.open(name, FOLDER_FLAGS, dir_fd=folder), full, None))
+            except OSError:
+                yield pack_record(OTHER, full, 0)
     finally:
-        for folder, _, _ in waiting:
+        for folder, _, _ in levels:
             os.close(folder)
 
 
@@ -987,11 +1003,18 @@ class GetTask(FileTask):
     def serve(self, names: List[bytes]) -> Iterator[bytes]:
         limit = int(self.spec["limit"])
         for name in names:
+            target = b""
             try:
                 place = locate(name)
                 try:
                     if place.name is None:
                         raise Refused(errno.EISDIR, name)
+                    if self.spec.get("links"):
+                        target = link_target(place)
+                    if target:
+                        yield pack_record(LINK, name, 0o777, len(target), 0, True)
+                        yield pack_chunk(target) + pack_end()
+                        continue
                     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
                     fd = os.open(place.name, flags, dir_fd=place.folder)
                 finally:
@@ -1027,16 +1050,31 @@ class GetTask(FileTask):
                 os.close(fd)
 
 
+def link_target(place: Place) -> bytes:
+    """Where a link points; empty for everything else."""
+    try:
+        return os.readlink(place.name or b"", dir_fd=place.folder)
+    except OSError:
+        return b""
+
+
 class RemoveTask(FileTask):
     """Remove the named files and folders. A name that is not there is not an error."""
 
     def serve(self, names: List[bytes]) -> Iterator[bytes]:
         for name in names:
-            place = locate(name)
+            try:
+                place = locate(name)
+            except Refused as refused:
+                if refused.number != errno.ENOENT:
+                    raise
+                continue
             try:
                 if place.name is None:
                     raise Refused(errno.EBUSY, name)
                 remove_tree(place.name, place.folder)
+            except OSError as error:
+                raise Refused(error.errno or errno.EIO, name)
             finally:
                 place.close()
             yield b""
@@ -1053,6 +1091,8 @@ class LinkTask(FileTask):
                     os.symlink(target, place.name, dir_fd=place.folder)
             except FileExistsError:
                 pass
+            except OSError as error:
+                raise Refused(error.errno or errno.EIO, path)
             finally:
                 place.close()
             yield b""
@@ -1078,9 +1118,11 @@ class PutTask:
         self.target = b""
         self.link: Optional[bytearray] = None
         self.mode = 0
+        self.mtime_ns = 0  # 0: now
         self.files = self.bytes = 0
         self.parents: Dict[bytes, int] = {}  # folders of the put, open while it lasts
-        self.staging = b".staging-%d" % stream
+        self.token = unguessed()
+        self.staging = b".staging-" + self.token
 
     def received(self, channel: int, data: bytes, end: bool) -> None:
         self.agent.connection.consumed(self.stream, channel, len(data))
@@ -1127,6 +1169,7 @@ class PutTask:
         self.folder = self.parent(parts[:-1])
         self.name = parts[-1]
         self.mode = record.mode & 0o777
+        self.mtime_ns = record.mtime_ns
         if record.kind == LINK:
             self.link = bytearray()
         elif record.kind == REGULAR:
@@ -1138,7 +1181,7 @@ class PutTask:
             self.complete()
 
     def written_as(self) -> bytes:
-        return self.name if self.swap else b".part-%d" % self.stream
+        return self.name if self.swap else b".part-" + self.token
 
     def complete(self) -> None:
         self.files += 1
@@ -1149,6 +1192,8 @@ class PutTask:
             os.symlink(target, self.name, dir_fd=self.folder)
             return
         os.fchmod(self.fd, self.mode)
+        if self.mtime_ns:
+            os.utime(self.fd, ns=(self.mtime_ns, self.mtime_ns))
         os.close(self.fd)
         self.fd = -1
         if not self.swap:
@@ -1165,7 +1210,7 @@ class PutTask:
         found = self.parents.get(key)
         if found is not None:
             return found
-        if len(self.parents) > 200:  # stay far below the limit of open files
+        if len(self.parents) > 16:  # stay far below the smallest limit of open files
             self.close_parents()
         if not parts:
             path = self.base + b"/" + self.staging if self.swap else self.base
@@ -1246,14 +1291,24 @@ class PutTask:
     def swap_in(self, name: bytes) -> None:
         check_relative(name)
         folder, _ = open_folder(self.base)
-        old = b".old-%d" % self.stream
+        old = b".old-" + self.token
         try:
             try:
                 os.rename(name, old, src_dir_fd=folder, dst_dir_fd=folder)
             except FileNotFoundError:
                 pass
-            os.rename(self.staging, name, src_dir_fd=folder, dst_dir_fd=folder)
-            remove_tree(old, folder)
+            try:
+                os.rename(self.staging, name, src_dir_fd=folder, dst_dir_fd=folder)
+            except OSError:
+                try:
+                    os.rename(old, name, src_dir_fd=folder, dst_dir_fd=folder)
+                except OSError:
+                    pass
+                raise
+            try:
+                remove_tree(old, folder)
+            except OSError:
+                pass  # the new one stands; a script that still writes into the old one keeps its litter
         finally:
             os.close(folder)
 

@@ -12,7 +12,7 @@ from functools import cache
 from importlib import resources
 
 PARTS = ("wire.py", "records.py", "agent.py")
-_OWN_IMPORTS = re.compile(r"^from executor\.guest\.?\w* import (\([^)]*\)|[^\n]*)\n", re.MULTILINE)
+_OWN_IMPORTS = re.compile(r"^[ ]*from executor\.guest\.?\w* import (\([^)]*\)|[^\n]*)\n", re.MULTILINE)
 
 
 @cache

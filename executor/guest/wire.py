@@ -16,9 +16,11 @@ Rules
  6. DATA may be sent only within the credit that the receiver gave for that (stream, channel); each begins
     with WINDOW bytes. END closes a channel: nothing follows it there.
  7. A stream is over when its last word (EXIT or REPLY) and the END of every guest channel have passed,
-    in any order, for control frames overtake data. After that nothing may name it, except that late host
-    frames are dropped by the guest, because they may have been under way.
- 8. Any breach raises ProtocolError. There is no resynchronisation.
+    in any order, for control frames overtake data. After that nothing may name it. Host frames that come
+    after the guest's last word are dropped by the guest, because they may have been under way.
+ 8. The host sends PING and the guest answers PONG. A guest that could make the host answer could fill its
+    memory with answers that it does not read.
+ 9. Any breach raises ProtocolError. There is no resynchronisation.
 """
 
 from __future__ import annotations
@@ -94,7 +96,8 @@ else:
 
 # -- control payloads ---------------------------------------------------------------------------------
 
-_STRINGS = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
+# The closing quote is optional so that a string without one costs one pass and not one for each quote in it.
+_STRINGS = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"?', re.DOTALL)
 
 
 def _refuse_constant(name: str) -> NoReturn:
@@ -144,7 +147,7 @@ def parse_control(payload: bytes) -> Body:
 
 def dump_control(body: Body) -> bytes:
     """The payload of a control frame. ValueError when it would not be accepted."""
-    payload = json.dumps(body, separators=(",", ":"), allow_nan=False).encode("ascii")
+    payload = json.dumps(body, separators=(",", ":"), allow_nan=False, ensure_ascii=False).encode("utf-8")
     if len(payload) > MAX_CONTROL:
         raise ValueError("control payload of %d bytes, at most %d" % (len(payload), MAX_CONTROL))
     return payload
@@ -189,7 +192,7 @@ class Connection:
         self._buffer = bytearray()
         self._streams: Dict[int, _Stream] = {}
         self._last_opened = 0
-        self._said_hello = self._heard_hello = False
+        self._heard_hello = False
         self._broken: Optional[str] = None
         self._control: Deque[bytes] = deque()
         # Bulk frames wait by channel; the writer takes one from each in turn.
@@ -220,6 +223,7 @@ class Connection:
                 self._frame(kind, flags, channel, stream, bytes(buffer[start:position]), events)
         except ProtocolError as error:
             self._broken = str(error)
+            buffer.clear()
             raise
         del buffer[:position]
         return events
@@ -239,6 +243,8 @@ class Connection:
         elif kind in (PING, PONG):
             if stream or len(payload) != 8:
                 raise ProtocolError("%s of %d bytes on stream %d" % (NAMES[kind], len(payload), stream))
+            if (kind == PING) != (self.role == GUEST):
+                raise ProtocolError("%s from the %s" % (NAMES[kind], self._peer))
             if kind == PING:
                 self._control.append(_HEADER.pack(8, PONG, 0, 0, 0) + payload)
             else:
@@ -266,6 +272,8 @@ class Connection:
                     return
                 raise ProtocolError("%s on stream %d, which is not open" % (NAMES[kind], stream))
             if known.final:
+                if self.role == GUEST:
+                    return
                 raise ProtocolError("%s on stream %d after its end" % (NAMES[kind], stream))
             if place == ENDS and LAST_WORD[known.opener] != kind:
                 raise ProtocolError("%s ends a %s" % (NAMES[kind], NAMES[known.opener]))
@@ -343,8 +351,6 @@ class Connection:
             self._open(stream, kind)
         elif place in (WITHIN, ENDS) and stream not in self._streams:
             return  # the stream ended while the caller made up its mind
-        if kind == HELLO:
-            self._said_hello = True
         self._control.append(_HEADER.pack(len(payload), kind, 0, 0, stream) + payload)
         if place == ENDS:
             known = self._streams[stream]

@@ -14,6 +14,7 @@ from executor.errors import BadPathError, BadRequestError
 WORKSPACE = "/workspace"
 SKILLS = "/skills"
 FOLDERS = ("inputs", "work", "out", "runs", "skills")
+MAX_NAME, MAX_LEVELS, MAX_PATH = 255, 60, 3800  # of a caller's path: the guest takes 255, 64 and 4096
 
 DIRS = {
     "WORKSPACE_DIR": WORKSPACE,
@@ -99,6 +100,7 @@ def absolute(text: str, *, variables: Mapping[str, str] = DIRS, below: str = WOR
     """
     if "\0" in text:
         raise BadPathError(f"{text!r} holds a NUL byte")
+    _check_length(text)
     match = _VARIABLE.match(text)
     if match and (match[1] or match[2]) in variables:
         text = variables[match[1] or match[2]] + text[match.end() :]
@@ -119,6 +121,20 @@ def absolute(text: str, *, variables: Mapping[str, str] = DIRS, below: str = WOR
     return "/" + "/".join(parts)
 
 
+def _check_length(text: str) -> None:
+    """BadPathError for what no file system of a sandbox could hold."""
+    try:
+        path = os.fsencode(text)
+    except UnicodeEncodeError:
+        raise BadPathError(f"{text[:80]!r} cannot be a path: it has no bytes") from None
+    parts = path.split(b"/")
+    if len(path) > MAX_PATH or len(parts) > MAX_LEVELS or max(map(len, parts)) > MAX_NAME:
+        raise BadPathError(
+            f"the path {text[:80]!r}… is too long",
+            hint=f"At most {MAX_NAME} bytes a name, {MAX_LEVELS} levels and {MAX_PATH:,} bytes together.",
+        )
+
+
 def working_folder(cwd: str | None, skill: str | None) -> str:
     """Where a run starts: the skill's folder or the workspace; `cwd` may be any way to name one inside."""
     home = f"{SKILLS}/{skill}" if skill is not None else WORKSPACE
@@ -133,6 +149,14 @@ def working_folder(cwd: str | None, skill: str | None) -> str:
     if not cwd.startswith(("/", "$")) and first in FOLDERS:
         return absolute(cwd)
     return absolute(cwd, variables=folders(skill=skill), below=home)
+
+
+def is_own_link(path: bytes) -> bool:
+    """Whether a link belongs here: one of those that every workspace and every staged skill has."""
+    if path in (b"/workspace/skills", b"/workspace/work/inputs"):
+        return True
+    parts = os.fsdecode(path).split("/")
+    return len(parts) == 4 and parts[1] == "skills" and parts[3] in SKILL_LINKS
 
 
 def shown(path: bytes) -> str:

@@ -14,13 +14,22 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from executor.channel import Channel
-from executor.errors import SandboxError
+from executor.errors import BadPathError, SandboxError
 from executor.guest import records
 from executor.models import OutputFile, OutputLimits
 from executor.workspace import globs, layout, mime
 
 HEAD = 8192  # bytes that the MIME type is judged by
 ENOENT = 2
+# Why a path that exists is no file to read: errno → what it is.
+_REASONS = {
+    ENOENT: "there is no such file",
+    18: "it leads out of the workspace",
+    20: "there is no such file",
+    21: "it is a folder",
+    22: "it is not a regular file",
+    40: "it is a link, and links are not followed",
+}
 
 
 @dataclass
@@ -55,6 +64,11 @@ class _Reading:
             self.kept += data[: self.keep - len(self.kept)]
 
 
+def compile_patterns(patterns: Sequence[str], *, skill: str | None, run_id: str) -> list[globs.Glob]:
+    """The globs with the variables of a run. BadPathError."""
+    return globs.compile_globs(patterns, variables=layout.folders(run_id=run_id, skill=skill), skill=skill)
+
+
 async def collect(
     channel: Channel,
     patterns: Sequence[str],
@@ -71,7 +85,7 @@ async def collect(
     /skills was staged: unchanged ones are not outputs unless a pattern names the skills folder itself.
     """
     found = Collection()
-    wanted = globs.compile_globs(patterns, variables=layout.folders(run_id=run_id, skill=skill), skill=skill)
+    wanted = compile_patterns(patterns, skill=skill, run_id=run_id)
     matches = await _matches(channel, wanted, found)
     named = any(_names_skills(glob.text) for glob in wanted)
     paths = sorted(matches)
@@ -101,9 +115,8 @@ async def _matches(channel: Channel, wanted: list[globs.Glob], found: Collection
             canonical = listing.roots.get(root)
             if not isinstance(canonical, bytes):
                 if canonical not in (None, ENOENT, 20):
-                    found.warnings.append(
-                        f"{os.fsdecode(root)} cannot be listed: {os.strerror(canonical or 0)}"
-                    )
+                    why = _REASONS.get(canonical or 0) or os.strerror(canonical or 0)
+                    found.warnings.append(f"{layout.shown(root)}: {why}: not collected")
                 continue
             here = [glob for glob in wanted if glob.recursive == recursive and os.fsencode(glob.root) == root]
             for entry in listing.entries:
@@ -115,7 +128,7 @@ async def _matches(channel: Channel, wanted: list[globs.Glob], found: Collection
                     continue
                 if entry.kind == records.REGULAR:
                     matches[entry.path] = entry.size
-                elif entry.kind in (records.LINK, records.OTHER) and entry.path != root:
+                elif entry.kind in (records.LINK, records.OTHER) and not layout.is_own_link(entry.path):
                     kind = "a link" if entry.kind == records.LINK else "not a regular file"
                     warning = f"{layout.shown(entry.path)} is {kind}: not collected"
                     if warning not in found.warnings and len(found.warnings) < 100:
@@ -222,7 +235,7 @@ def decode(file: OutputFile) -> bytes | None:
 
 
 async def read_whole(channel: Channel, path: str, *, most_bytes: int, take: Callable[[bytes], None]) -> None:
-    """Stream one file again. SandboxError when it cannot be read."""
+    """Stream one file. BadPathError when there is none, SandboxError when it cannot be read."""
     failed: list[int] = []
     name = os.fsencode(path if path.startswith("/") else layout.absolute(path))
 
@@ -232,4 +245,7 @@ async def read_whole(channel: Channel, path: str, *, most_bytes: int, take: Call
 
     await channel.get_files([name], limit=most_bytes, begin=begin, chunk=take, end=failed.append)
     if any(failed):
-        raise SandboxError(f"{path} cannot be read any more: {os.strerror(max(failed))}")
+        number = max(failed)
+        if number in _REASONS:
+            raise BadPathError(f"cannot read {path!r}: {_REASONS[number]}")
+        raise SandboxError(f"cannot read {path!r}: {os.strerror(number)}")

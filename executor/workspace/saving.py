@@ -21,6 +21,7 @@ _UNSAFE = re.compile(
     if sys.platform != "win32"
     else rb'[\x00-\x1f\x7f\\%<>:"|?*]|[\x80-\xff]+'
 )
+MAX_NAME = 255
 _HAS_DIR_FD = os.open in os.supports_dir_fd
 
 
@@ -59,8 +60,16 @@ def saving(target: str | os.PathLike[str], path: str, *, overwrite: bool = False
     parts = [safe_component(part) for part in os.fsencode(path).split(b"/")]
     if any(part in ("", ".", "..") for part in parts):
         raise BadPathError(f"{path!r} cannot be saved: it is not a plain relative path")
+    if any(len(os.fsencode(part)) > MAX_NAME for part in parts):
+        raise BadPathError(
+            f"{path!r} cannot be saved: as %XX its name is longer than {MAX_NAME} bytes",
+            hint="Take its bytes with read() and choose a name.",
+        )
     root = Path(target)
-    root.mkdir(parents=True, exist_ok=True)
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise BadPathError(f"{root} is not a folder: nothing can be saved in it") from error
     where = root.joinpath(*parts)
     folder = _open_folder(root, parts[:-1])
     here = "" if folder is not None else str(where.parent) + os.sep
@@ -82,6 +91,8 @@ def saving(target: str | os.PathLike[str], path: str, *, overwrite: bool = False
             f"{where} exists already and is not overwritten",
             hint="Save to an empty folder, or ask for overwriting (--overwrite, overwrite=True).",
         ) from None
+    except IsADirectoryError:
+        raise BadPathError(f"{where} is a folder and is not overwritten by a file") from None
     finally:
         with contextlib.suppress(OSError):
             os.unlink(part, dir_fd=folder)

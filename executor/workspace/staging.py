@@ -10,6 +10,7 @@ import hashlib
 import os
 import re
 import stat
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +21,7 @@ from executor.workspace.layout import SKILL_LINKS
 
 MAX_FILES = 20_000  # of one folder; the largest real skill has 313
 PIECE = 60 * 1024
+TICK_NS = 20_000_000  # longer than any tick by which a kernel stamps files
 LEFT_OUT = {b".git", b".hg", b".svn"}
 SHELL_NAMES = (b".sh", b".bash")
 _BOM = b"\xef\xbb\xbf"
@@ -129,8 +131,11 @@ class Stager:
         return folder
 
     def inputs(self, path: Path, *, most_bytes: int) -> Folder:
-        """A folder of inputs, unchanged."""
-        return self._read(path, mend=False, most_bytes=most_bytes)
+        """A folder of inputs, unchanged. BadPathError when it is too large or cannot be read."""
+        try:
+            return self._read(path, mend=False, most_bytes=most_bytes)
+        except SkillUnreadableError as error:
+            raise BadPathError(error.message, hint=error.hint) from error
 
     def _read(self, path: Path, *, mend: bool, most_bytes: int) -> Folder:
         folder = Folder([])
@@ -143,8 +148,8 @@ class Stager:
                     raise SkillUnreadableError(f"{path} has more than {MAX_FILES:,} files")
                 if folder.size > most_bytes:
                     raise SkillUnreadableError(
-                        f"{path} is larger than the {most_bytes:,} bytes of /skills in this session",
-                        hint="Raise Limits(disk=…): /skills gets half of it.",
+                        f"{path} is larger than the {most_bytes:,} bytes that this session has for it",
+                        hint="Raise Limits(disk=…); /skills gets half as much.",
                     )
         except OSError as error:
             raise SkillUnreadableError(
@@ -194,7 +199,9 @@ class Stager:
         if known is not None and known[0] == stamp and known[1].name == name:
             return known[1]
         item = _read_file(entry.path, name, info, mend)
-        if item.content is None or len(item.content) < 1 << 20:
+        # A file that changed just now may change again within one tick of the file system's clock.
+        settled = time.time_ns() - max(info.st_mtime_ns, info.st_ctime_ns) > TICK_NS
+        if settled and (item.content is None or len(item.content) < 1 << 20):
             if len(self._known) > 200_000:
                 self._known.clear()
             self._known[entry.path] = (stamp, item)

@@ -1,0 +1,111 @@
+"""A session's files survive it: checkpoint on one runtime, go on in a fresh sandbox of any."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from executor import BadRequestError, Executor, SandboxError, Settings
+
+MAKE = r"""
+mkdir -p out/deep/er work/empty && printf 'a\0b' > out/deep/er/bin && echo text > work/t.txt
+chmod 755 work/t.txt && touch -d '2001-02-03 04:05:06 UTC' work/t.txt
+ln -s ../work/t.txt out/link && ln -s /nowhere out/dangling
+printf x > $'out/odd\n\xff name'
+echo changed >> "$SKILL_DIR/SKILL.md" && mkfifo out/fifo
+"""
+SHOW = r"""
+find /workspace /skills -not -path '*/runs*' -not -name fifo -printf '%P %y %m %l\n' | LC_ALL=C sort
+find /workspace /skills -type f -not -path '*/runs/*' -exec sha256sum {} + | LC_ALL=C sort -k2
+stat -c %Y work/t.txt
+"""
+
+
+@pytest.fixture
+def keeping(runtime: str, executor: Executor, skills_root: Path, tmp_path: Path) -> Iterator[Executor]:
+    """An executor that keeps its checkpoints in a folder of the test's own."""
+    settings = Settings(state_dir=str(tmp_path / "state"))
+    with Executor(skills=[skills_root], runtime=runtime, settings=settings) as made:
+        yield made
+
+
+def test_a_restored_session_has_every_file_as_it_was(keeping: Executor) -> None:
+    name = f"s-{secrets.token_hex(4)}"
+    with keeping.session(name) as session:
+        session.exec(MAKE, skill="sales-report", cwd="/workspace")
+        before = session.exec(SHOW)
+        session.checkpoint()
+        warned = session.exec("true").warnings
+    assert [text for text in warned if "fifo" in text], warned
+    with keeping.restore(name) as session:
+        after = session.exec(SHOW)
+        assert after.stdout == before.stdout
+        assert "out/link l 777 ../work/t.txt" in after.stdout
+        assert after.stdout.endswith("981173106\n")
+
+
+def test_an_unchanged_skill_keeps_what_a_script_wrote_into_it_after_a_restore(keeping: Executor) -> None:
+    with keeping.session("skill") as session:
+        session.exec("echo mine > note.txt", skill="sales-report")
+        session.checkpoint()
+    with keeping.restore("skill") as session:
+        session.load("sales-report")
+        assert session.exec("cat note.txt", skill="sales-report").stdout == "mine\n"
+
+
+def test_a_second_checkpoint_sees_a_change_that_hides_behind_the_old_time_and_size(keeping: Executor) -> None:
+    with keeping.session("again") as session:
+        session.exec("printf aaaa > work/f; touch -d @1000000000 work/f")
+        first = session.checkpoint()
+        session.exec("printf bbbb > work/f; touch -d @1000000000 work/f")
+        assert session.checkpoint() != first
+    with keeping.restore("again") as session:
+        assert session.read("work/f") == b"bbbb"
+
+
+def test_a_removed_file_is_gone_after_the_next_checkpoint(keeping: Executor) -> None:
+    with keeping.session("gone") as session:
+        session.exec("echo 1 > out/a; echo 2 > out/b")
+        session.checkpoint()
+        session.exec("rm out/a")
+        session.checkpoint()
+    with keeping.restore("gone") as session:
+        assert [file.path for file in session.collect()] == ["out/b"]
+
+
+def test_a_session_without_a_checkpoint_cannot_be_restored(keeping: Executor) -> None:
+    with pytest.raises(BadRequestError, match="has no checkpoint"):
+        keeping.restore("never-was")
+
+
+def test_a_damaged_content_is_refused(keeping: Executor) -> None:
+    with keeping.session("damaged") as session:
+        session.put("work/f", b"precious")
+        session.checkpoint()
+    for path in keeping.store.folder.glob("objects/*/*"):
+        path.write_bytes(b"poisoned")
+    with pytest.raises(SandboxError, match="the snapshot is damaged"), keeping.restore("damaged"):
+        pass
+
+
+def test_a_damaged_snapshot_is_refused(keeping: Executor) -> None:
+    with keeping.session("damaged") as session:
+        session.put("work/f", b"precious")
+        snapshot = session.checkpoint()
+    path = keeping.store.folder / "snapshots" / f"{snapshot}.json"
+    path.write_bytes(path.read_bytes().replace(b"work/f", b"work/g"))
+    with pytest.raises(BadRequestError, match="does not have the hash of its name"):
+        keeping.restore("damaged")
+
+
+def test_the_store_keeps_equal_contents_once_and_to_its_owner(keeping: Executor) -> None:
+    with keeping.session("twice") as session:
+        session.exec("echo same > out/a; echo same > out/b")
+        session.checkpoint()
+    objects = list(keeping.store.folder.glob("objects/*/*"))
+    assert len(objects) == 1
+    assert not (keeping.store.folder / "objects").stat().st_mode & 0o077
+    assert not list(keeping.store.folder.rglob(".part-*"))
