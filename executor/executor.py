@@ -21,10 +21,10 @@ from executor.errors import (
     RuntimeUnavailableError,
 )
 from executor.models import Limits
+from executor.places import data_dir
 from executor.runtimes.base import Runtime
 from executor.runtimes.container import ContainerRuntime
 from executor.runtimes.local import LocalRuntime
-from executor.runtimes.owner import data_dir
 from executor.session import AsyncSession
 from executor.settings import Settings, load
 from executor.skills.repository import Repository
@@ -126,7 +126,7 @@ class AsyncExecutor:
             )
         wanted = limits or self.settings.limits
         found = self._sessions.get(name)
-        if found is not None:
+        if found is not None and not found.lost:
             if found.limits != wanted:
                 raise BadRequestError(
                     f"session {name!r} is open with other limits", hint="Close it first, or use another id."
@@ -141,9 +141,13 @@ class AsyncExecutor:
             store=self.store,
             snapshot=snapshot,
         )
-        session.on_close = lambda closed: self._sessions.pop(closed.id, None)
+        session.on_close = self._forget
         self._sessions[name] = session
         return session
+
+    def _forget(self, session: AsyncSession) -> None:
+        if self._sessions.get(session.id) is session:
+            del self._sessions[session.id]
 
 
 async def choose(settings: Settings, given: Runtime | None = None) -> tuple[Runtime, str]:

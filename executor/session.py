@@ -141,12 +141,11 @@ class AsyncRun:
 
     async def wait(self, timeout: float | None = None) -> ExecResult:
         """Its result; `status` is `running` when it has not ended after `timeout` seconds."""
-        if timeout is None:
-            await self._session.settle(self._handle)
-        else:
+        if timeout is not None:
             await asyncio.wait({self._handle.report}, timeout=timeout)
-        if self.running:
-            return ExecResult(**self._snapshot())
+            if self.running:
+                return ExecResult(**self._snapshot())
+        await self._session.settle(self._handle)
         return await self._result()
 
     def send_signal(self, number: int) -> None:
@@ -228,6 +227,11 @@ class AsyncSession:
     def runtime(self) -> str:
         """Name of its runtime."""
         return self._runtime.name
+
+    @property
+    def lost(self) -> bool:
+        """Its sandbox is gone, and its files with it."""
+        return self._lost is not None
 
     async def __aenter__(self) -> AsyncSession:
         await self._ready()

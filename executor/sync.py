@@ -18,6 +18,7 @@ from typing import Any, Literal, TypeVar
 from pydantic import PrivateAttr
 
 from executor.channel.runs import OnOutput
+from executor.errors import BadRequestError
 from executor.executor import AsyncExecutor
 from executor.models import ExecResult, Limits, OutputFile, OutputLimits
 from executor.runtimes.base import Runtime
@@ -39,6 +40,12 @@ class _Loop:
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run to the end. An interrupt cancels the work and waits until it has let go."""
+        if threading.current_thread() is self._thread:
+            work.close()
+            raise BadRequestError(
+                "this call waits for the loop that it was made from, and would never return",
+                hint="Do not use the session inside on_output: keep what came, and use it afterwards.",
+            )
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()
@@ -160,6 +167,11 @@ class Session:
     def runtime(self) -> str:
         """Name of its runtime."""
         return self._inner.runtime
+
+    @property
+    def lost(self) -> bool:
+        """Its sandbox is gone, and its files with it."""
+        return self._inner.lost
 
     def close(self) -> None:
         """End the sandbox and everything in it."""

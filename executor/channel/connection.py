@@ -16,7 +16,7 @@ from typing import Any
 from executor.channel.attestation import Expected, check_attestation
 from executor.channel.files import ContentReader, FileRequest, Listing, ListingReader, path_error
 from executor.channel.runs import RunHandle, RunSpec
-from executor.errors import ExecutorError, ProtocolError, SandboxLostError, SandboxStartError
+from executor.errors import ExecutorError, ProtocolError, SandboxError, SandboxLostError, SandboxStartError
 from executor.guest import bundle, records, wire
 from executor.runtimes.base import Sandbox
 
@@ -67,7 +67,16 @@ class Channel:
         except SandboxLostError as error:
             _, why = await self.sandbox.post_mortem()
             raise SandboxStartError(f"the sandbox ended while it started: {why}") from error
-        check_attestation(body, expected)
+        except ProtocolError as error:
+            raise SandboxStartError(
+                f"what started is not the guest: {error.message}",
+                hint="Look at what the image writes to stdout when its python3 starts.",
+            ) from error
+        try:
+            check_attestation(body, expected)
+        except SandboxStartError as error:
+            self.break_off(error, tell=False)
+            raise
         self._heartbeat = asyncio.get_running_loop().create_task(self._beat())
 
     def close(self) -> None:
@@ -115,15 +124,18 @@ class Channel:
             for event in self._connection.receive(data):
                 self._event(event)
         except (wire.ProtocolError, ProtocolError) as error:
-            self.break_off(
-                ProtocolError(
-                    f"the sandbox broke the protocol: {error}",
-                    hint="It has been destroyed. A script in it may have attacked it; its output is not "
-                    "to be trusted.",
-                )
-            )
+            self._breach(error)
             return
         self.flush()
+
+    def _breach(self, why: Exception) -> ProtocolError:
+        error = ProtocolError(
+            f"the sandbox broke the protocol: {why}",
+            hint="It has been destroyed. A script in it may have attacked it; its output is not "
+            "to be trusted.",
+        )
+        self.break_off(error)
+        return error
 
     def _event(self, event: wire.Event) -> None:
         if event.stream:
@@ -176,16 +188,26 @@ class Channel:
         """The request has its answer."""
         self._requests.pop(stream, None)
 
-    async def send(self, stream: int, channel: int, data: Any, *, end: bool = False) -> None:
-        """Queue bytes and wait while too many are queued."""
+    async def send(self, stream: int, channel: int, data: Any, *, end: bool = False, doing: str = "") -> None:
+        """Queue bytes and wait while too many are queued.
+
+        A script may leave its stdin unread for as long as it likes. With `doing`, the guest itself has to
+        take what is sent: one that takes nothing for STALL seconds is lost.
+        """
         self._check()
         self._connection.data(stream, channel, data, end)
         self.flush()
+        seen, since = -1, 0.0
         while (
             self.broken is None
-            and self._connection.queued(stream, channel) > HIGH_WATER
+            and (queued := self._connection.queued(stream, channel)) > HIGH_WATER
             and self._connection.is_open(stream)
         ):
+            now = time.monotonic()
+            if queued != seen:
+                seen, since = queued, now
+            elif doing and now - since > STALL:  # every heartbeat wakes this loop
+                raise self._stalled(doing)
             if self._drained is None:
                 self._drained = asyncio.get_running_loop().create_future()
             await asyncio.shield(self._drained)
@@ -194,8 +216,18 @@ class Channel:
         if self.broken is not None:
             raise type(self.broken)(self.broken.message, hint=self.broken.hint)
 
+    def _stalled(self, doing: str) -> SandboxLostError:
+        error = SandboxLostError(f"the sandbox made no progress for {STALL:g} s: {doing}")
+        self.break_off(error)
+        return error
+
     def _open_stream(self) -> int:
         self._check()
+        if len(self._requests) >= wire.MAX_STREAMS:
+            raise SandboxError(
+                f"{wire.MAX_STREAMS:,} requests are under way in this session",
+                hint="Wait for some of them, or use more sessions.",
+            )
         stream = self._next
         self._next += 2
         return stream
@@ -223,26 +255,34 @@ class Channel:
         self._connection.control(wire.RUN, stream, body)
         self._requests[stream] = handle
         self._connection.data(stream, wire.ARGS, blob, end=True)
-        if spec.stdin is not None and not spec.interactive:
-            if len(spec.stdin) <= HIGH_WATER:
-                self._connection.data(stream, wire.STDIN, spec.stdin, end=True)
-            else:
-                await self.send(stream, wire.STDIN, spec.stdin, end=True)
-        elif spec.stdin:
-            self._connection.data(stream, wire.STDIN, spec.stdin)
+        if spec.stdin is not None:  # already in memory: queueing all of it costs nothing
+            self._connection.data(stream, wire.STDIN, spec.stdin, end=not spec.interactive)
         self.flush()
         return handle
 
     async def wait(self, handle: RunHandle) -> None:
-        """Wait for the run's report. A guest that does not report in time is lost."""
+        """Wait for the run's report. A guest that does not report in time is lost.
+
+        A caller whose `on_output` is slow may take longer: the guest has then done its part.
+        """
         spec = handle.spec
         deadline = None if spec.timeout is None else spec.timeout + spec.grace + EXIT_MARGIN
-        try:
-            await asyncio.wait_for(asyncio.shield(handle.report), deadline)
-        except TimeoutError:
-            error = SandboxLostError(f"the sandbox did not report the end of run {spec.run_id} in time")
-            self.break_off(error)
-            raise error from None
+        caller_was_slow = True
+        while True:
+            try:
+                await asyncio.wait_for(asyncio.shield(handle.report), deadline)
+                return
+            except TimeoutError:
+                slow = handle.waits_for_caller
+                if not slow and not (caller_was_slow and handle.has_ended):
+                    error = SandboxLostError(
+                        f"the sandbox did not report the end of run {spec.run_id} in time"
+                    )
+                    self.break_off(error)
+                    raise error from None
+                # One round more after the caller caught up, for what the guest had to hold back.
+                caller_was_slow = slow
+                deadline = EXIT_MARGIN
 
     # -- files --
 
@@ -267,14 +307,9 @@ class Channel:
                 break
             except TimeoutError:
                 if request.progress == seen and not request.done.done():
-                    error = SandboxLostError(f"the sandbox made no progress for {STALL:g} s: {doing}")
-                    self.break_off(error)
-                    raise error from None
-        number = body.get("errno")
-        if number is not None:
-            if type(number) is not int or not 0 < number < 4096:
-                raise ProtocolError("the guest's REPLY is malformed")
-            raise path_error(number, str(body.get("path", ""))[:1024], doing)
+                    raise self._stalled(doing) from None
+        if "errno" in body:
+            raise path_error(body["errno"], str(body.get("path", ""))[:1024], doing)
         return body
 
     async def put_files(self, base: bytes, pieces: Iterable[bytes], *, swap: bytes | None = None) -> None:
@@ -289,17 +324,18 @@ class Channel:
                 batch.append(piece)
                 size += len(piece)
                 if size >= wire.MAX_FRAME:
-                    await self.send(request.stream, wire.CONTENT, b"".join(batch))
+                    await self.send(request.stream, wire.CONTENT, b"".join(batch), doing="write")
                     batch, size = [], 0
                     if request.done.done():
                         break
-            await self.send(request.stream, wire.CONTENT, b"".join(batch), end=True)
+            await self.send(request.stream, wire.CONTENT, b"".join(batch), end=True, doing="write")
             await self._reply(request, "write")
 
     async def list_files(self, paths: list[bytes], *, recursive: bool = True) -> Listing:
         """Everything below the folders, links named and not followed."""
         reader = ListingReader(paths)
         await self._ask({"op": "list", "recursive": recursive}, paths, reader.item, "list")
+        self._finish(reader)
         return reader.listing
 
     async def get_files(
@@ -319,7 +355,13 @@ class Channel:
         reader = ContentReader(paths, limit, begin, chunk, end, links=links)
         body = {"op": "get", "limit": limit, "links": links}
         await self._ask(body, paths, reader.item, "read")
-        reader.finish()
+        self._finish(reader)
+
+    def _finish(self, reader: ListingReader | ContentReader) -> None:
+        try:
+            reader.finish()
+        except ProtocolError as error:
+            raise self._breach(error) from None
 
     async def remove_files(self, paths: list[bytes]) -> None:
         """Remove files and folders; a missing one is no error."""
@@ -334,7 +376,7 @@ class Channel:
     ) -> None:
         blob = records.join_names(names)
         async with self._file(body, on_item) as request:
-            await self.send(request.stream, wire.ARGS, blob, end=True)
+            await self.send(request.stream, wire.ARGS, blob, end=True, doing=doing)
             await self._reply(request, doing)
 
 

@@ -167,8 +167,13 @@ class RunHandle:
 
     @property
     def waits_for_caller(self) -> bool:
-        """The guest has reported the end; only `on_output` is not done with what it wrote."""
+        """The guest has reported the end; `on_output` is not done with what it wrote."""
         return self._exit is not None and self._consumer is not None
+
+    @property
+    def has_ended(self) -> bool:
+        """The guest has reported the end; output may still come."""
+        return self._exit is not None
 
     def event(self, event: wire.Event) -> None:
         if event.type == wire.DATA:

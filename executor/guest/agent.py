@@ -77,6 +77,7 @@ SWEEP = 2.0  # how long a killed process may take to go before the run is report
 READ = 256 * 1024  # of a pipe at a time
 HIGH_WATER = 512 * 1024  # queued bytes of a channel at which its source is no longer read
 FILE_PIECE = 60 * 1024  # content of a file at a time: a frame with room for a record's header
+SCRIPTS_SCORE = b"1000"  # a script dies of memory before this process does
 MAX_LINKS = 40  # what the kernel allows in one path
 MAX_DEPTH_OF_TREE = 64
 PATH_ROOTS = (b"workspace", b"skills")
@@ -128,6 +129,28 @@ def harden() -> None:
     if prctl(4, 0) != 0 or prctl(3, 0) != 0:  # PR_SET_DUMPABLE 0, PR_GET_DUMPABLE
         raise OSError("cannot become undumpable")
     os.umask(0o022)
+
+
+class Score:
+    """This process's place in the order in which the kernel kills for memory. Made before `harden`: what
+    is not dumpable cannot open the file, but a descriptor that is open stays usable.
+    """
+
+    def __init__(self) -> None:
+        self.fd = -1
+        self.own = b"0"
+        try:
+            self.fd = os.open("/proc/self/oom_score_adj", os.O_RDWR | os.O_CLOEXEC)
+            self.own = os.read(self.fd, 16).strip()
+        except OSError:
+            pass
+
+    def set(self, value: bytes) -> None:
+        if self.fd >= 0:
+            try:
+                os.pwrite(self.fd, value, 0)
+            except OSError:
+                pass
 
 
 def set_limits(limits: Dict[str, int]) -> None:
@@ -430,12 +453,17 @@ class Output:
         return True
 
     def drain(self) -> None:
-        """Take what is in the pipe now."""
-        while self.fd >= 0 and not self.paused:
+        """Take what is in the pipe now, and its end; not what a surviving child writes meanwhile.
+
+        Also while paused: the script is over and can write no more than the pipe holds.
+        """
+        left = waiting_in(self.fd)
+        while self.fd >= 0 and left >= 0:
             before = self.total
             self.readable(0)
             if self.total == before:
                 return
+            left -= self.total - before
 
     def close(self) -> None:
         if self.fd >= 0:
@@ -451,6 +479,16 @@ class Output:
         if len(tail) > self.tail_limit:
             tail = tail[-self.tail_limit :]
         self.agent.connection.data(self.stream, self.channel, tail, end=True)
+
+
+def waiting_in(fd: int) -> int:
+    """Bytes that can be read from a pipe or a terminal now."""
+    if fd < 0:
+        return 0
+    try:
+        return int(struct.unpack("i", fcntl.ioctl(fd, 0x541B, b"\0\0\0\0"))[0])  # FIONREAD
+    except OSError:
+        return READ
 
 
 class Input:
@@ -549,6 +587,7 @@ class Run:
         self.swept_until = 0.0
         self.killed: Set[int] = set()
         self.oom_before = -1
+        self.deadline: Any = None
 
     # -- starting --
 
@@ -611,6 +650,7 @@ class Run:
                 actions = self.prepare_terminal(ours, theirs)
             else:
                 actions = self.prepare_pipes(ours, theirs)
+            self.agent.score.set(SCRIPTS_SCORE)  # inherited, so that no child of the script misses it
             self.pid = os.posix_spawn(
                 program,
                 argv,
@@ -625,24 +665,16 @@ class Run:
                 os.close(fd)
             raise
         finally:
+            self.agent.score.set(self.agent.score.own)
             for fd in theirs:
                 os.close(fd)
-        # posix_spawn returns after the exec, so the file now belongs to the script's uid.
-        try:
-            fd = os.open("/proc/%d/oom_score_adj" % self.pid, os.O_WRONLY | os.O_CLOEXEC)
-            try:
-                os.write(fd, b"1000")
-            finally:
-                os.close(fd)
-        except OSError:
-            pass
         self.state = "alive"
         self.started = time.monotonic()
         self.agent.by_pid[self.pid] = self
         self.attach(ours)
         self.agent.connection.control(STARTED, self.stream, {"pid": self.pid})
         if self.spec["timeout_ms"] is not None:
-            self.agent.at(self.spec["timeout_ms"] / 1000, lambda: self.end("timeout"))
+            self.deadline = self.agent.at(self.spec["timeout_ms"] / 1000, lambda: self.end("timeout"))
         for data, end in self.early_stdin:
             self.feed(data, end)
         self.early_stdin.clear()
@@ -806,6 +838,7 @@ class Run:
 
     def over(self, body: Body) -> None:
         self.state = "over"
+        self.agent.cancel(self.deadline)
         if self.stdin is not None:
             self.stdin.close()
         for output in self.outputs or [Output(self.agent, self.stream, c, 0, 0) for c in (STDOUT, STDERR)]:
@@ -1328,7 +1361,8 @@ TASKS: Dict[str, Any] = {
 class Agent:
     """The loop, the processes and the timers."""
 
-    def __init__(self, lease: float) -> None:
+    def __init__(self, lease: float, score: Score) -> None:
+        self.score = score
         self.connection = Connection(GUEST)
         self.epoll = select.epoll()
         self.handlers: Dict[int, Callable[[int], None]] = {}
@@ -1353,8 +1387,14 @@ class Agent:
         if self.handlers.pop(fd, None) is not None:
             self.epoll.unregister(fd)
 
-    def at(self, delay: float, action: Callable[[], None]) -> None:
-        self.timers.append((time.monotonic() + delay, action))
+    def at(self, delay: float, action: Callable[[], None]) -> Any:
+        timer = (time.monotonic() + delay, action)
+        self.timers.append(timer)
+        return timer
+
+    def cancel(self, timer: Any) -> None:
+        if timer in self.timers:
+            self.timers.remove(timer)
 
     def loop(self) -> None:
         for fd in (0, 1, self.wake_read, self.wake_write):
@@ -1612,6 +1652,7 @@ def make_workspace() -> None:
 
 
 def main() -> None:
+    score = Score()
     harden()
     # The host's hello comes first; it is read here because it sets the limits of this process.
     connection = Connection(GUEST)
@@ -1623,7 +1664,7 @@ def main() -> None:
         events = connection.receive(data)
     hello = events[0].body
     set_limits(hello["rlimits"])
-    agent = Agent(float(hello["lease_s"]))
+    agent = Agent(float(hello["lease_s"]), score)
     agent.connection = connection
     make_workspace()
     body = attest()

@@ -27,7 +27,8 @@ from executor.images.description import (
     Target,
     reference,
 )
-from executor.images.store import data_dir, rootfs_path
+from executor.images.store import rootfs_path
+from executor.places import data_dir
 
 __all__ = [
     "LABEL_GUEST",

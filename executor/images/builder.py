@@ -29,8 +29,9 @@ from executor.images.description import (
 )
 from executor.images.engine import ImageEngine, connect
 from executor.images.layer import ENGINE_NAMES, Entry, digest_of, write_layer
-from executor.images.store import Store, data_dir
+from executor.images.store import Store
 from executor.images.system import find_mmdebstrap, make_system
+from executor.places import data_dir
 
 MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}  # the engine's names of what Python calls otherwise
 

@@ -19,22 +19,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import platformdirs
-
 from executor.errors import ExecutorError, ImageMissingError
 from executor.images.description import Progress
+from executor.places import data_dir
 
 KEPT_ROOTFS = 2  # superseded folders that stay: sessions that started on them still read them
-
-
-def data_dir() -> Path:
-    """$EXECUTOR_DATA_DIR, else /var/lib/executor for root, else the user's data folder."""
-    chosen = os.environ.get("EXECUTOR_DATA_DIR")
-    if chosen:
-        return Path(chosen).absolute()
-    if hasattr(os, "geteuid") and os.geteuid() == 0:
-        return Path("/var/lib/executor")
-    return platformdirs.user_data_path("executor")
 
 
 def rootfs_path(name: str = "base") -> Path:

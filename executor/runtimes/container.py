@@ -14,6 +14,7 @@ import os
 import secrets
 import socket
 import struct
+import threading
 import time
 from typing import Any
 
@@ -53,6 +54,7 @@ LONGEST_LIFE = 24 * 3600  # a container older than this whose owner cannot be as
 
 # What the engine masks by itself, and what else speaks of the host.
 MASKED_PATHS = [
+    "/proc/1/attr/current",
     "/proc/acpi",
     "/proc/asound",
     "/proc/cmdline",
@@ -257,6 +259,35 @@ class ContainerSandbox(Sandbox):
         return events
 
 
+def plain_socket(attached: Any) -> socket.socket:
+    """The attached connection as a socket that an event loop can watch.
+
+    A Unix or TCP socket is that already. TLS, SSH and named pipes are not: two threads copy between them and
+    a socket pair, and end with either side.
+    """
+    raw = getattr(attached, "_sock", attached)
+    if type(raw) is socket.socket:
+        try:
+            return socket.socket(fileno=os.dup(raw.fileno()))
+        finally:
+            attached.close()
+    raw.settimeout(None)
+    ours, theirs = socket.socketpair()
+
+    def copy(source: Any, target: Any) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            while data := source.recv(65536):
+                target.sendall(data)
+        with contextlib.suppress(OSError):
+            theirs.shutdown(socket.SHUT_RDWR)
+        with contextlib.suppress(Exception):
+            attached.close()
+
+    for source, target in ((raw, theirs), (theirs, raw)):
+        threading.Thread(target=copy, args=(source, target), name="executor-attach", daemon=True).start()
+    return ours
+
+
 def remove_container(api: Any, container: str) -> None:
     """Kill and remove, in bounded time; gone already is success."""
     for delay in (0.05, 0.1, 0.2, 0.5, 1, 1, 2, 2):
@@ -422,12 +453,7 @@ class ContainerRuntime(Runtime):
             )
         except (docker.errors.DockerException, requests.RequestException, OSError) as error:
             raise self._start_error(error) from error
-        raw = getattr(attached, "_sock", attached)
-        try:
-            sock = socket.socket(fileno=os.dup(raw.fileno()))
-        finally:
-            attached.close()
-        return sock
+        return plain_socket(attached)
 
     def _run(self, sandbox: ContainerSandbox) -> None:
         try:
@@ -469,8 +495,13 @@ def _with_cpus(spec: SandboxSpec, cpus: float) -> SandboxSpec:
 def engine_error(error: Exception, address: str) -> ExecutorError:
     """A connection failure as the error that names its cause and the next step."""
     text = str(error)
-    number = _errno_of(error)
-    if number in (errno.EACCES, errno.EPERM) or "Permission denied" in text:
+    if "SSL" in text or "TLS" in text:
+        return EngineDownError(
+            f"the engine at {address} and this client do not agree on TLS: {text[-300:]}",
+            hint="Check DOCKER_TLS_VERIFY and the ca.pem, cert.pem and key.pem in DOCKER_CERT_PATH; a set "
+            "REQUESTS_CA_BUNDLE goes before them.",
+        )
+    if _errno_of(error) in (errno.EACCES, errno.EPERM) or "Permission denied" in text:
         return EngineForbiddenError(
             f"this user may not open the engine's socket at {address}",
             hint="Add the user to the engine's group (that equals root on this machine), use a rootless "

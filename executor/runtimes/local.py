@@ -26,6 +26,7 @@ from executor.errors import (
     UserNamespacesOffError,
 )
 from executor.guest import bundle
+from executor.places import data_dir
 from executor.runtimes import cgroups
 from executor.runtimes.base import (
     BAKED_GUEST,
@@ -37,10 +38,11 @@ from executor.runtimes.base import (
     SandboxSpec,
     Stream,
 )
-from executor.runtimes.owner import UidSlot, data_dir, owner_label
+from executor.runtimes.owner import UidSlot, owner_label
 from executor.runtimes.seccomp import bpf_program
 
 INSIDE_UID = 1000  # what the session's own uid is called inside its user namespace
+SHM_INODES = 1024
 
 # Of a root filesystem of ours everything below these is shown; of this machine only what programs need.
 ROOTFS_PATHS = ("/usr", "/etc", "/node_modules")
@@ -59,8 +61,10 @@ SYSTEM_PATHS = (
 )
 # Top-level names that are links into /usr on a merged system and folders on others.
 MERGED = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
-# Files of the kernel that speak of the host; an empty file stands in front of each that exists.
+# Files of the kernel that speak of the host or open for writing where nothing can be written; an empty file
+# stands in front of each that exists.
 MASKED = (
+    "/proc/1/attr/current",
     "/proc/cmdline",
     "/proc/config.gz",
     "/proc/diskstats",
@@ -87,6 +91,20 @@ FILES = {
     "/etc/group": f"root:x:0:\nsandbox:x:{INSIDE_UID}:\nnogroup:x:65534:\n",
     "/etc/nsswitch.conf": "passwd: files\ngroup: files\nhosts: files\n",
 }
+# The writable file systems: where, which size of the spec, mode, further options. bubblewrap limits a tmpfs
+# by bytes only, so they are made by mount in a user namespace around it and bound from there.
+TMPFS = (
+    ("/dev/shm", "shm", "1777", "noexec"),
+    ("/tmp", "tmp", "1777", "exec"),
+    ("/workspace", "disk", "0755", "exec"),
+    ("/skills", "skills_disk", "0755", "exec"),
+)
+PREPARE = ("unshare", "--user", "--map-root-user", "--mount", "--", "sh", "-c", 'mount -aT "$0" && exec "$@"')
+PREPARE_PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
+NO_INODES = (
+    "the number of files in /workspace, /skills, /tmp and /dev/shm is not limited here (only their size is): "
+    "unshare and mount cannot make a tmpfs for this user"
+)
 # What bubblewrap says → what it means.
 NO_USER_NAMESPACES = (
     "No permissions to create",
@@ -105,13 +123,36 @@ ALLOW = (
 )
 
 
+def mount_points() -> dict[str, Path]:
+    """Empty folders of this machine on which each of TMPFS is mounted, out of everybody else's sight."""
+    return {where: data_dir() / "mounts" / where.strip("/").replace("/", "-") for where, *_ in TMPFS}
+
+
+def mount_table(spec: SandboxSpec) -> str:
+    """The fstab from which the writable file systems are made. Pure."""
+    lines = []
+    for (where, size, mode, options), point in zip(TMPFS, mount_points().values(), strict=True):
+        inodes = SHM_INODES if where == "/dev/shm" else spec.inodes
+        limits = f"size={getattr(spec, size)},nr_inodes={inodes},mode={mode}"
+        folder = str(point).replace("\\", "\\134").replace(" ", "\\040").replace("\t", "\\011")
+        lines.append(f"tmpfs {folder} tmpfs rw,nosuid,nodev,{options},{limits} 0 0\n")
+    return "".join(lines)
+
+
 def arguments(
-    spec: SandboxSpec, rootfs: str, *, empty_fds: list[int], file_fds: dict[str, int], oom_file: str | None
+    spec: SandboxSpec,
+    rootfs: str,
+    *,
+    empty_fds: list[int],
+    file_fds: dict[str, int],
+    oom_file: str | None,
+    prepared: bool,
 ) -> list[str]:
     """bubblewrap's arguments, without the seccomp descriptor and the command. Pure.
 
     `rootfs` is '' for this machine's own system folders. `empty_fds` has a descriptor at end of file for
-    each of MASKED that exists, `file_fds` one for each of FILES.
+    each of MASKED that exists, `file_fds` one for each of FILES. `prepared`: the file systems of
+    `mount_table` are there to be bound.
     """
     uid = str(INSIDE_UID)
     args = ["--unshare-user", "--uid", uid, "--gid", uid, "--disable-userns"]
@@ -133,14 +174,13 @@ def arguments(
             args += ["--symlink", os.readlink(where), f"/{name}"]
         elif where.is_dir():
             args += ["--ro-bind", str(where), f"/{name}"]
-    args += ["--proc", "/proc", "--dev", "/dev"]
-    for path, size, mode in (
-        ("/dev/shm", spec.shm, "1777"),
-        ("/tmp", spec.tmp, "1777"),
-        ("/workspace", spec.disk, "0755"),
-        ("/skills", spec.skills_disk, "0755"),
-    ):
-        args += ["--perms", mode, "--size", str(size), "--tmpfs", path]
+    # The session's uid owns some of the settings of its own namespaces: /proc/sys is shown read-only.
+    args += ["--proc", "/proc", "--ro-bind-try", "/proc/sys", "/proc/sys", "--dev", "/dev"]
+    for (path, size, mode, _), point in zip(TMPFS, mount_points().values(), strict=True):
+        if prepared:
+            args += ["--bind", str(point), path]
+        else:
+            args += ["--perms", mode, "--size", str(getattr(spec, size)), "--tmpfs", path]
     for path, fd in file_fds.items():
         args += ["--perms", "0444", "--ro-bind-data", str(fd), path]
     for path, fd in zip(masked(), empty_fds, strict=True):
@@ -240,6 +280,8 @@ class LocalRuntime(Runtime):
     def __init__(self, *, bwrap: str | None = None, cgroup: bool = True) -> None:
         self._bwrap = bwrap
         self._use_cgroup = cgroup
+        self._prepare: list[str] = []
+        """The command in front of bubblewrap that makes its file systems; empty where that does not work."""
         self._checked = False
 
     # -- what is needed --
@@ -253,6 +295,7 @@ class LocalRuntime(Runtime):
         said = await asyncio.to_thread(_try, probe)
         if said is not None:
             raise _start_error(said)
+        self._prepare = await asyncio.to_thread(_preparation, probe)
         await asyncio.to_thread(cgroups.reap)
         self._checked = True
 
@@ -325,6 +368,8 @@ class LocalRuntime(Runtime):
                 "this machine gives no cgroups to this user: memory is limited for each process, not for the "
                 "session, and CPU time is not limited"
             )
+        if not self._prepare:
+            facts.warnings.append(NO_INODES)
         baked = _baked_guest(rootfs) == bundle.digest()
         sandbox.sends_guest = not baked
         code = [BAKED_GUEST] if baked else ["-c", BOOTSTRAP]
@@ -339,13 +384,23 @@ class LocalRuntime(Runtime):
             err_read, err_write = os.pipe()
             fds.append(err_write)
             oom_file = str(sandbox.cgroup.oom_file) if sandbox.cgroup is not None else None
-            args = arguments(spec, rootfs, empty_fds=empty_fds, file_fds=file_fds, oom_file=oom_file)
+            args = arguments(
+                spec,
+                rootfs,
+                empty_fds=empty_fds,
+                file_fds=file_fds,
+                oom_file=oom_file,
+                prepared=bool(self._prepare),
+            )
             args += ["--seccomp", str(seccomp_fd)]
+            prepare = self._prepare
+            if prepare:
+                prepare = [*prepare, _mount_file(spec, fds)]
             command = ["/usr/bin/python3", *PYTHON_FLAGS, *code]
             sandbox.watch_stderr(err_read)
             # From this thread, which lives as long as the loop: --die-with-parent follows the thread.
             sandbox.process = subprocess.Popen(
-                [self._program(), "--args", str(args_read), "--", *command],
+                [*prepare, self._program(), "--args", str(args_read), "--", *command],
                 env={},
                 cwd="/",
                 stdin=theirs,
@@ -390,7 +445,39 @@ def _pipe_with(content: bytes, fds: list[int]) -> int:
     return read
 
 
-def _try(command: list[str]) -> str | None:
+def _preparation(probe: list[str]) -> list[str]:
+    """PREPARE with whole paths, tried with a table of small file systems around `probe`; [] if it fails."""
+    programs = {name: shutil.which(name, path=PREPARE_PATH) for name in ("unshare", "sh", "mount")}
+    if not all(programs.values()):
+        return []
+    command = [programs.get(word) or word for word in PREPARE[:-1]]
+    command.append(PREPARE[-1].replace("mount", str(programs["mount"]), 1))
+    small = SandboxSpec("", "", 1 << 20, 1, 1, 1, disk=1 << 20, inodes=64, tmp=1 << 20, shm=1 << 20)
+    fds: list[int] = []
+    try:
+        for point in mount_points().values():
+            for folder in (point.parent, point):
+                if not folder.is_dir():
+                    folder.mkdir(parents=True)
+                    folder.chmod(0o755)
+        said = _try([*command, _mount_file(small, fds), *probe], fds)
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    finally:
+        for fd in fds:
+            os.close(fd)
+    return command if said is None else []
+
+
+def _mount_file(spec: SandboxSpec, fds: list[int]) -> str:
+    """Path of the mount table for one who has the descriptor. Not a pipe: another uid has to open it anew."""
+    fd = os.memfd_create("mounts")
+    fds.append(fd)
+    os.write(fd, mount_table(spec).encode())
+    return f"/proc/self/fd/{fd}"
+
+
+def _try(command: list[str], fds: list[int] | None = None) -> str | None:
     """Run a probe, as nobody when this is root. What it said if it failed, else None."""
     nobody = 65534 if os.geteuid() == 0 else None
     groups: list[str | int] | None = None if nobody is None else []
@@ -399,6 +486,7 @@ def _try(command: list[str]) -> str | None:
         env={},
         cwd="/",
         capture_output=True,
+        pass_fds=fds or (),
         timeout=20,
         user=nobody,
         group=nobody,

@@ -16,26 +16,12 @@ import sys
 from functools import cache
 from pathlib import Path
 
-import platformdirs
+from executor.places import data_dir
 
 if sys.platform != "win32":
     import fcntl
 
 FIRST_UID, LAST_UID = 20_000, 29_999  # above ordinary accounts, below the ranges of user namespaces
-
-
-def data_dir() -> Path:
-    """Where this project keeps what outlives a process.
-
-    `$EXECUTOR_DATA_DIR`; else `/var/lib/executor` for root, because unprivileged sandboxes have to be able
-    to reach their root filesystem there; else the user's data folder.
-    """
-    configured = os.environ.get("EXECUTOR_DATA_DIR")
-    if configured:
-        return Path(configured)
-    if sys.platform != "win32" and os.geteuid() == 0:
-        return Path("/var/lib/executor")
-    return Path(platformdirs.user_data_dir("executor"))
 
 
 @cache

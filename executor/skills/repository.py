@@ -186,7 +186,7 @@ class Repository:
         if problem := catalogue.broken.get(slug(name)):
             return SkillUnreadableError(
                 f"the skill {shown} at {problem.path} cannot be used: {problem.reason}",
-                hint="mend its SKILL.md; `executor skills lint` names every fault",
+                hint="mend its SKILL.md; `executor skills list` names every skill that cannot be used",
             )
         if not self.roots:
             hint = "no skill roots are set: give a folder of skills, or the path of one skill"

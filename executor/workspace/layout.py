@@ -84,11 +84,16 @@ def environment(
     merged["EXECUTOR_RUN_ID"] = run_id  # how the guest knows whose an orphan is
     found = {}
     for name, value in merged.items():
+        if not isinstance(name, str) or not isinstance(value, str):
+            raise BadRequestError(f"the variable {name!r} is {value!r}: both parts have to be text")
         if not name or "=" in name or "\0" in name + value:
             raise BadRequestError(
                 f"{name!r} cannot be a variable: a name is not empty and has no '=', neither part has a NUL"
             )
-        found[os.fsencode(name)] = os.fsencode(value)
+        try:
+            found[os.fsencode(name)] = os.fsencode(value)
+        except UnicodeEncodeError:
+            raise BadRequestError(f"{name!r} cannot be a variable: it has a lone surrogate") from None
     return found
 
 

@@ -222,7 +222,8 @@ def encode(data: bytes, *, torn: bool = False) -> tuple[Literal["utf-8", "base64
         try:
             return "utf-8", data.decode("utf-8")
         except UnicodeDecodeError as error:
-            if torn and error.start >= len(data) - 3:
+            # The end of what was kept may lie inside a character; any other error means binary.
+            if torn and error.end == len(data) and error.reason == "unexpected end of data":
                 return "utf-8", data[: error.start].decode("utf-8")
     return "base64", base64.b64encode(data).decode("ascii")
 

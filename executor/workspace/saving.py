@@ -15,11 +15,11 @@ from typing import NamedTuple
 
 from executor.errors import BadPathError
 
-# Bytes that a terminal, a shell or another file system would trip over are written as %XX.
+# What a terminal, a shell or another file system would trip over is written as %XX: control characters,
+# those that reorder or end a line, bytes that are not UTF-8 (lone surrogates here), `\` and `%` itself.
 _UNSAFE = re.compile(
-    rb"[\x00-\x1f\x7f\\%]|[\x80-\xff]+"
-    if sys.platform != "win32"
-    else rb'[\x00-\x1f\x7f\\%<>:"|?*]|[\x80-\xff]+'
+    r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff\\%"
+    + (r'<>:"|?*]' if sys.platform == "win32" else "]")
 )
 MAX_NAME = 255
 _HAS_DIR_FD = os.open in os.supports_dir_fd
@@ -33,22 +33,17 @@ class Saving(NamedTuple):
 
 
 def safe_component(name: bytes) -> str:
-    """A file name for the host: control bytes, `\\`, `%`, a leading `-` and what is not UTF-8 become %XX."""
+    """A file name for the host: what `_UNSAFE` names, and a leading `-`, as %XX."""
 
-    def encode(match: re.Match[bytes]) -> bytes:
-        found = match[0]
-        if found[0] >= 0x80:
-            with contextlib.suppress(UnicodeDecodeError):
-                found.decode("utf-8")
-                return found
-        return b"".join(b"%%%02X" % byte for byte in found)
+    def encode(match: re.Match[str]) -> str:
+        return "".join(f"%{byte:02X}" for byte in match[0].encode("utf-8", "surrogateescape"))
 
-    shown = _UNSAFE.sub(encode, name)
-    if shown.startswith(b"-"):
-        shown = b"%2D" + shown[1:]
+    shown = _UNSAFE.sub(encode, name.decode("utf-8", "surrogateescape"))
+    if shown.startswith("-"):
+        shown = "%2D" + shown[1:]
     if sys.platform == "win32":
-        shown = shown.rstrip(b". ") or b"_"
-    return shown.decode("utf-8")
+        shown = shown.rstrip(". ") or "_"
+    return shown
 
 
 @contextlib.contextmanager

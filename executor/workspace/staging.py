@@ -141,23 +141,22 @@ class Stager:
         folder = Folder([])
         real = os.path.realpath(path)
         try:
-            for item in self._walk(real, b"", real, mend, folder.warnings):
+            for item in self._walk(real, b"", real, mend, most_bytes, folder.warnings):
                 folder.items.append(item)
                 folder.size += item.size
                 if len(folder.items) > MAX_FILES:
                     raise SkillUnreadableError(f"{path} has more than {MAX_FILES:,} files")
                 if folder.size > most_bytes:
-                    raise SkillUnreadableError(
-                        f"{path} is larger than the {most_bytes:,} bytes that this session has for it",
-                        hint="Raise Limits(disk=…); /skills gets half as much.",
-                    )
+                    raise _too_large(path, most_bytes)
         except OSError as error:
             raise SkillUnreadableError(
                 f"{path} cannot be read: {error.strerror}: {error.filename}"
             ) from error
         return folder
 
-    def _walk(self, folder: str, prefix: bytes, root: str, mend: bool, warnings: list[str]) -> Iterator[Item]:
+    def _walk(
+        self, folder: str, prefix: bytes, root: str, mend: bool, most_bytes: int, warnings: list[str]
+    ) -> Iterator[Item]:
         with os.scandir(folder) as entries:
             found = sorted(entries, key=lambda entry: os.fsencode(entry.name))
         for entry in found:
@@ -178,8 +177,10 @@ class Stager:
                     warnings.append(f"{os.fsdecode(name)!r} is too deep: left out")
                     continue
                 yield Item(name, records.FOLDER)
-                yield from self._walk(entry.path, name + b"/", root, mend, warnings)
+                yield from self._walk(entry.path, name + b"/", root, mend, most_bytes, warnings)
             elif entry.is_file(follow_symlinks=False):
+                if entry.stat(follow_symlinks=False).st_size > most_bytes:  # before it is read
+                    raise _too_large(entry.path, most_bytes)
                 yield self._file(entry, name, mend)
             else:
                 warnings.append(f"{os.fsdecode(name)!r} is not a file, a folder or a link: left out")
@@ -188,6 +189,8 @@ class Stager:
         """A link that resolves inside, as a relative one; None for all others."""
         real = os.path.realpath(path)
         if not os.path.exists(real) or not (real + os.sep).startswith(root + os.sep):
+            return None
+        if LEFT_OUT.intersection(os.fsencode(os.path.relpath(real, root)).split(b"/")):
             return None
         target = os.path.relpath(real, os.path.realpath(os.path.dirname(path)))
         return Item(name, records.LINK, target=os.fsencode(target.replace(os.sep, "/")))
@@ -206,6 +209,13 @@ class Stager:
                 self._known.clear()
             self._known[entry.path] = (stamp, item)
         return item
+
+
+def _too_large(path: str | os.PathLike[str], most_bytes: int) -> SkillUnreadableError:
+    return SkillUnreadableError(
+        f"{path} is larger than the {most_bytes:,} bytes that this session has for it",
+        hint="Raise Limits(disk=…); /skills gets half as much.",
+    )
 
 
 def _read_file(path: str, name: bytes, info: os.stat_result, mend: bool) -> Item:
