@@ -7,32 +7,36 @@ with Executor(skills=["./skills"]) as ex, ex.session(limits=Limits(memory="1g"))
     result = s.exec("python3 scripts/report.py inputs/sales.csv", skill="sales-report", outputs=["out/**"])
 """
 
-from executor.errors import (
-    BadLimitError,
-    BadPathError,
-    BadRequestError,
-    BubblewrapMissingError,
-    EngineDownError,
-    EngineForbiddenError,
-    ExecutorError,
-    ImageMissingError,
-    PlatformError,
-    ProtocolError,
-    RuntimeUnavailableError,
-    SandboxError,
-    SandboxLostError,
-    SandboxStartError,
-    SessionClosedError,
-    SkillError,
-    SkillNotFoundError,
-    SkillUnreadableError,
-    UserNamespacesOffError,
-)
-from executor.executor import AsyncExecutor
-from executor.models import ExecResult, Limits, OutputFile, OutputLimits, Usage
-from executor.session import AsyncFile, AsyncRun, AsyncSession, RunOutput
-from executor.settings import Settings
-from executor.sync import Executor, File, Run, Session
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from executor.errors import (
+        BadLimitError,
+        BadPathError,
+        BadRequestError,
+        BubblewrapMissingError,
+        EngineDownError,
+        EngineForbiddenError,
+        ExecutorError,
+        ImageMissingError,
+        PlatformError,
+        ProtocolError,
+        RuntimeUnavailableError,
+        SandboxError,
+        SandboxLostError,
+        SandboxStartError,
+        SessionClosedError,
+        SkillError,
+        SkillNotFoundError,
+        SkillUnreadableError,
+        UserNamespacesOffError,
+    )
+    from executor.executor import AsyncExecutor
+    from executor.models import ExecResult, Limits, OutputFile, OutputLimits, Usage
+    from executor.session import AsyncFile, AsyncRun, AsyncSession, RunOutput
+    from executor.settings import Settings
+    from executor.sync import Executor, File, Run, Session
 
 __version__ = "0.1.0"
 
@@ -73,3 +77,44 @@ __all__ = [
     "UserNamespacesOffError",
     "__version__",
 ]
+
+# Where each name is. It is imported when it is first asked for: `executor --help` needs no engine's SDK.
+_HOMES = {
+    "executor.errors": (
+        "BadLimitError",
+        "BadPathError",
+        "BadRequestError",
+        "BubblewrapMissingError",
+        "EngineDownError",
+        "EngineForbiddenError",
+        "ExecutorError",
+        "ImageMissingError",
+        "PlatformError",
+        "ProtocolError",
+        "RuntimeUnavailableError",
+        "SandboxError",
+        "SandboxLostError",
+        "SandboxStartError",
+        "SessionClosedError",
+        "SkillError",
+        "SkillNotFoundError",
+        "SkillUnreadableError",
+        "UserNamespacesOffError",
+    ),
+    "executor.executor": ("AsyncExecutor",),
+    "executor.models": ("ExecResult", "Limits", "OutputFile", "OutputLimits", "Usage"),
+    "executor.session": ("AsyncFile", "AsyncRun", "AsyncSession", "RunOutput"),
+    "executor.settings": ("Settings",),
+    "executor.sync": ("Executor", "File", "Run", "Session"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    for module, names in _HOMES.items():
+        if name in names:
+            return getattr(importlib.import_module(module), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *__all__]

@@ -23,8 +23,6 @@ from executor.errors import (
 from executor.models import Limits
 from executor.places import data_dir
 from executor.runtimes.base import Runtime
-from executor.runtimes.container import ContainerRuntime
-from executor.runtimes.local import LocalRuntime
 from executor.session import AsyncSession
 from executor.settings import Settings, load
 from executor.skills.repository import Repository
@@ -152,24 +150,29 @@ class AsyncExecutor:
 
 async def choose(settings: Settings, given: Runtime | None = None) -> tuple[Runtime, str]:
     """The runtime for these settings, checked, and a sentence that says why it was chosen."""
+    # Imported here: the engine's SDK alone takes a third of a second, and local does not need it.
+    from executor.runtimes.local import LocalRuntime
+
     if given is not None:
         await given.check()
         return given, f"{given.name}: given by the caller"
-    container = ContainerRuntime(
-        docker_host=settings.docker_host or None,
-        engine_runtime=settings.engine_runtime,
-        **({"image": settings.image} if settings.image and settings.runtime == "container" else {}),
-    )
     local = LocalRuntime()
-    if settings.runtime == "container":
-        await container.check()
-        await container.check_image(settings.image)
-        return container, f"container: asked for; engine at {container.address}"
     if settings.runtime == "local":
         await local.check()
         return local, "local: asked for"
     if settings.runtime == "kubernetes":
         raise PlatformError("the kubernetes runtime does not exist yet", hint="Use container or local.")
+    from executor.runtimes.container import ContainerRuntime
+
+    container = ContainerRuntime(
+        docker_host=settings.docker_host or None,
+        engine_runtime=settings.engine_runtime,
+        **({"image": settings.image} if settings.image and settings.runtime == "container" else {}),
+    )
+    if settings.runtime == "container":
+        await container.check()
+        await container.check_image(settings.image)
+        return container, f"container: asked for; engine at {container.address}"
     try:
         await container.check()
         await container.check_image(settings.image)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import hashlib
+import itertools
 import os
 import secrets
 import signal
@@ -402,7 +403,7 @@ class AsyncSession:
             renamed = staging.Folder([_below(name, item) for item in folder.items])
             if any(item.name.count(b"/") > 63 or len(item.name) > 4000 for item in renamed.items):
                 raise BadPathError(f"{source} is too deep to be put at {os.fsdecode(name)!r}")
-            return iter([records.pack_record(records.FOLDER, name, 0o755), *renamed.records()])
+            return itertools.chain([records.pack_record(records.FOLDER, name, 0o755)], renamed.records())
         real = source.resolve()
         if not real.is_file():
             raise BadPathError(f"cannot put {str(source)!r}: there is no such file or folder on this machine")

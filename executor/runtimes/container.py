@@ -54,7 +54,7 @@ LONGEST_LIFE = 24 * 3600  # a container older than this whose owner cannot be as
 
 # What the engine masks by itself, and what else speaks of the host.
 MASKED_PATHS = [
-    "/proc/1/attr/current",
+    "/proc/1/attr",
     "/proc/acpi",
     "/proc/asound",
     "/proc/cmdline",
@@ -507,8 +507,10 @@ def engine_error(error: Exception, address: str) -> ExecutorError:
             hint="Add the user to the engine's group (that equals root on this machine), use a rootless "
             "engine, or use --runtime local.",
         )
+    number = _errno_of(error)
+    cause = os.strerror(number) if number else text[:200]
     return EngineDownError(
-        f"no Docker engine answers at {address}: {text[:200]}",
+        f"no Docker engine answers at {address}: {cause}",
         hint="Start it, point DOCKER_HOST to one, or use --runtime local.",
     )
 

@@ -99,7 +99,11 @@ TMPFS = (
     ("/workspace", "disk", "0755", "exec"),
     ("/skills", "skills_disk", "0755", "exec"),
 )
-PREPARE = ("unshare", "--user", "--map-root-user", "--mount", "--", "sh", "-c", 'mount -aT "$0" && exec "$@"')
+# The same for System V memory, which would outlive the process that made it: the ipc namespace is made there,
+# with 8 MiB for all segments together where the kernel lets its owner say so (Linux 6.9 on; /proc/sys is
+# read-only for who comes later).
+PREPARE = ("unshare", "--user", "--map-root-user", "--mount", "--ipc", "--", "sh", "-c")
+PREPARE_SCRIPT = '{ echo 2048 >/proc/sys/kernel/shmall; } 2>/dev/null; mount -aT "$0" && exec "$@"'
 PREPARE_PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
 NO_INODES = (
     "the number of files in /workspace, /skills, /tmp and /dev/shm is not limited here (only their size is): "
@@ -152,11 +156,12 @@ def arguments(
 
     `rootfs` is '' for this machine's own system folders. `empty_fds` has a descriptor at end of file for
     each of MASKED that exists, `file_fds` one for each of FILES. `prepared`: the file systems of
-    `mount_table` are there to be bound.
+    `mount_table` are there to be bound, in an ipc namespace of their own.
     """
     uid = str(INSIDE_UID)
     args = ["--unshare-user", "--uid", uid, "--gid", uid, "--disable-userns"]
-    args += ["--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try"]
+    args += ["--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try"]
+    args += [] if prepared else ["--unshare-ipc"]
     args += ["--die-with-parent", "--new-session", "--as-pid-1", "--cap-drop", "ALL"]
     args += ["--hostname", "sandbox", "--clearenv"]
     args += ["--perms", "0755", "--dir", "/etc", "--perms", "0755", "--dir", "/run/executor"]
@@ -406,7 +411,7 @@ class LocalRuntime(Runtime):
                 stdin=theirs,
                 stdout=theirs,
                 stderr=err_write,
-                pass_fds=fds,
+                pass_fds=[fd for fd in fds if fd != err_write],
                 start_new_session=True,
                 **ids,  # type: ignore[call-overload]
             )
@@ -450,8 +455,8 @@ def _preparation(probe: list[str]) -> list[str]:
     programs = {name: shutil.which(name, path=PREPARE_PATH) for name in ("unshare", "sh", "mount")}
     if not all(programs.values()):
         return []
-    command = [programs.get(word) or word for word in PREPARE[:-1]]
-    command.append(PREPARE[-1].replace("mount", str(programs["mount"]), 1))
+    command = [programs.get(word) or word for word in PREPARE]
+    command.append(PREPARE_SCRIPT.replace("mount", str(programs["mount"]), 1))
     small = SandboxSpec("", "", 1 << 20, 1, 1, 1, disk=1 << 20, inodes=64, tmp=1 << 20, shm=1 << 20)
     fds: list[int] = []
     try:

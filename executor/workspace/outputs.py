@@ -82,15 +82,17 @@ async def collect(
     """The files that match any pattern, sorted by path, each once.
 
     `most_bytes` bounds one file (the session's disk). `shipped` gives the SHA-256 with which a file below
-    /skills was staged: unchanged ones are not outputs unless a pattern names the skills folder itself.
+    /skills was staged: unchanged ones are outputs only for a pattern that names the skills folder itself.
     """
     found = Collection()
     wanted = compile_patterns(patterns, skill=skill, run_id=run_id)
     matches = await _matches(channel, wanted, found)
-    named = any(_names_skills(glob.text) for glob in wanted)
-    paths = sorted(matches)
-    if not named:
-        paths = await _without_shipped(channel, paths, shipped, most_bytes)
+    named = [glob for glob in wanted if _names_skills(glob.text)]
+
+    def unasked(path: bytes) -> str | None:
+        return None if any(glob.matches(path) for glob in named) else shipped(path)
+
+    paths = await _without_shipped(channel, sorted(matches), unasked, most_bytes)
     if len(paths) > limits.max_files:
         found.hit("max_files")
         found.warnings.append(f"{len(paths):,} files match; only the first {limits.max_files:,} are returned")
@@ -130,6 +132,8 @@ async def _matches(channel: Channel, wanted: list[globs.Glob], found: Collection
                     matches[entry.path] = entry.size
                 elif entry.kind in (records.LINK, records.OTHER) and not layout.is_own_link(entry.path):
                     kind = "a link" if entry.kind == records.LINK else "not a regular file"
+                    if entry.kind == records.OTHER and entry.path.endswith(b"/..."):
+                        kind = "where the listing stopped, too deep or at too many files"
                     warning = f"{layout.shown(entry.path)} is {kind}: not collected"
                     if warning not in found.warnings and len(found.warnings) < 100:
                         found.warnings.append(warning)

@@ -1,0 +1,178 @@
+"""Option values to what the library takes. Pure, but for looking whether an input exists.
+
+Every error names the option and the value, and says how to write it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from executor.cli import console
+from executor.errors import BadLimitError, BadPathError, BadRequestError
+
+if TYPE_CHECKING:
+    from executor.models import ExecResult, Limits
+
+MAX_STDIN = 256 << 20  # bytes of --stdin, which are held in memory; more is a file for --input
+
+TIMED_OUT, FAILED, OUT_OF_MEMORY, BROKEN_PIPE = 124, 125, 137, 141
+# Of what is not the script's own exit. All else is `exit_code`, which is 128 + n for a signal n.
+STATUS_EXITS = {
+    "timeout": TIMED_OUT,
+    "oom": OUT_OF_MEMORY,
+    "lost": FAILED,
+    "cancelled": 130,
+    "killed": 137,
+    "output_limit": 137,
+}
+
+
+@dataclass(frozen=True)
+class RunRequest:
+    """What `run` was asked to do, as it was written."""
+
+    skill: str
+    words: tuple[str, ...]
+    skills: tuple[str, ...] = ()
+    runtime: str | None = None
+    image: str | None = None
+    inputs: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ("out/**",)
+    save: Path | None = None
+    overwrite: bool = False
+    env: tuple[str, ...] = ()
+    stdin: str | None = None
+    cwd: str | None = None
+    timeout: float | None = None
+    limits: Mapping[str, Any] = field(default_factory=dict)
+    session: str | None = None
+    json: bool = False
+    quiet: bool = False
+
+
+@dataclass(frozen=True)
+class Input:
+    """A file or folder of this machine and where it goes; a `dest` that ends in `/` keeps its own name."""
+
+    source: Path
+    dest: str
+
+
+def command(words: Sequence[str]) -> str | list[str]:
+    """One word is a shell line, several are an argument vector."""
+    return words[0] if len(words) == 1 else list(words)
+
+
+def split_input(
+    text: str,
+    *,
+    exists: Callable[[str], bool] = os.path.exists,
+    windows: bool = sys.platform == "win32",
+) -> tuple[str, str]:
+    r"""`SRC[:DEST]` → (source, dest). The longest SRC that exists, so that a name may hold a colon.
+
+    The colon of a Windows drive (`C:\data`) parts nothing there.
+    """
+    ends = [len(text), *(match.start() for match in reversed(list(re.finditer(":", text))))]
+    if windows and re.match(r"[A-Za-z]:[\\/]", text):
+        ends.remove(1)
+    for end in ends:
+        if end and exists(text[:end]):
+            return text[:end], text[end + 1 :]
+    if not text or ends[-1] == 0:
+        raise BadRequestError(f"--input {text!r} names no file", hint="Write it as SRC or SRC:DEST.")
+    missing = text[: ends[-1]]
+    raise BadPathError(
+        f"--input {text!r}: there is no file or folder {missing!r} here",
+        hint="Give a path of this machine; relative ones begin in the current folder.",
+    )
+
+
+def destination(dest: str) -> str:
+    """Where an input goes: below `inputs/`, unless it begins with a workspace folder or is absolute."""
+    from executor.workspace import layout
+
+    parts = [part for part in dest.split("/") if part not in ("", ".")]
+    if not dest.startswith("/") and parts[:1] not in [[folder] for folder in layout.FOLDERS]:
+        dest = f"inputs/{dest}"
+    absolute = layout.absolute(dest)
+    folders = {layout.WORKSPACE, layout.SKILLS, *(f"{layout.WORKSPACE}/{name}" for name in layout.FOLDERS)}
+    into = absolute in folders or dest.endswith(("/", "/."))
+    return f"{absolute}/" if into else absolute
+
+
+def inputs(texts: Sequence[str]) -> list[Input]:
+    """The values of --input. BadPathError for one that is missing or leads out of the workspace."""
+    found = []
+    for text in texts:
+        source, dest = split_input(text)
+        found.append(Input(Path(source), destination(dest)))
+    return found
+
+
+def environment(pairs: Sequence[str]) -> dict[str, str]:
+    """The values of --env; of a repeated name the last one counts."""
+    found = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not name or not equals:
+            raise BadRequestError(
+                f"--env {pair!r} is not NAME=VALUE",
+                hint="Nothing is taken from this machine's environment: write the value too.",
+            )
+        found[name] = value
+    return found
+
+
+def limits(base: Limits, given: Mapping[str, Any]) -> Limits:
+    """The limits of the settings with those of the options over them."""
+    from pydantic import ValidationError
+
+    from executor.models import Limits
+
+    if not given:
+        return base
+    try:
+        return Limits.model_validate({**base.model_dump(), **given})
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = str(first["loc"][0])
+        why = first["msg"].removeprefix("Value error, ").replace("Input should be", "it must be")
+        if name in ("memory", "disk") and "ge" in first.get("ctx", {}):
+            why = f"it must be at least {console.size(first['ctx']['ge'])}"
+        raise BadLimitError(
+            f"--{name} {given.get(name, '')}: {why}",
+            hint="Sizes are bytes or 64k, 256m, 1g; `executor run --help` has the defaults.",
+        ) from None
+
+
+def read_stdin(source: str | None) -> bytes | None:
+    """What --stdin names, read to its end; `-` is this process's own."""
+    if source is None:
+        return None
+    try:
+        if source == "-":
+            data = sys.stdin.buffer.read(MAX_STDIN + 1)
+        else:
+            with open(source, "rb") as file:
+                data = file.read(MAX_STDIN + 1)
+    except OSError as error:
+        raise BadPathError(f"--stdin {source!r} cannot be read: {error.strerror}") from error
+    if len(data) > MAX_STDIN:
+        raise BadRequestError(
+            f"--stdin {source!r} is larger than {MAX_STDIN >> 20} MiB", hint="Stage it with --input."
+        )
+    return data
+
+
+def exit_status(result: ExecResult) -> int:
+    """The exit status that says how the run ended."""
+    if result.status in STATUS_EXITS:
+        return STATUS_EXITS[result.status]
+    return FAILED if result.exit_code is None else result.exit_code

@@ -1,0 +1,131 @@
+"""Everything that the executor itself says: short lines on stderr, tables on stdout.
+
+Names and text from skills and scripts are hostile: they go through `printable` here, and nothing is read as
+markup. Colour only on a terminal, and not with NO_COLOR.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+from collections.abc import Sequence
+from functools import cache
+from typing import TYPE_CHECKING, Any, Literal
+
+from executor.workspace.text import printable, printable_name
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.text import Text
+
+PREFIX = "executor: "
+GAP = "  "  # between the columns of a table
+NARROWEST = 20  # columns of what is clipped to fit a terminal
+UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+STYLES = {
+    "ok": "green",
+    "warn": "yellow",
+    "fail": "red",
+    "warning": "yellow",
+    "error": "bold red",
+    "hint": "dim",
+}
+
+
+_open_line = False
+
+
+def line_is_open(is_open: bool) -> None:
+    """Tell whether a script left the cursor in the middle of a line on stderr: `say` then ends it first."""
+    global _open_line
+    _open_line = is_open
+
+
+@cache
+def _console(stderr: bool) -> Console:
+    from rich.console import Console
+
+    # NO_COLOR is read here: Rich would keep bold and dim.
+    colours: Literal["auto"] | None = None if os.environ.get("NO_COLOR") else "auto"
+    return Console(stderr=stderr, color_system=colours, highlight=False, markup=False, emoji=False)
+
+
+def size(count: int) -> str:
+    """Bytes for a person: `512 B`, `1.2 KiB`."""
+    value = float(count)
+    for unit in UNITS:
+        if value < 1024 or unit == UNITS[-1]:
+            break
+        value /= 1024
+    return f"{count} B" if unit == "B" else f"{value:.1f} {unit}"
+
+
+def say(text: str, *, kind: str = "") -> None:
+    """One thing on stderr; `kind` is '', `warning`, `error` or `hint`."""
+    from rich.text import Text
+
+    first, *more = printable(text).strip("\n").split("\n")
+    line = Text(PREFIX, style="dim")
+    if kind:
+        line.append(f"{kind}: ", style=STYLES[kind])
+    line.append(first)
+    for rest in more:
+        line.append(f"\n  {rest.strip()}")
+    glued = "\n" if _open_line else ""
+    line_is_open(False)
+    with contextlib.suppress(OSError):  # nobody reads it: that is no reason to fail
+        sys.stderr.write(glued + _laid_out(line, stderr=True) + "\n")
+        sys.stderr.flush()
+
+
+def error(message: str, hint: str = "") -> None:
+    """What went wrong, and the next step."""
+    say(message, kind="error")
+    if hint:
+        say(hint, kind="hint")
+
+
+def out(text: str = "") -> None:
+    """A line, or several, on stdout."""
+    print(printable(text))
+
+
+def out_json(value: Any) -> None:
+    """One JSON object on stdout, in ASCII, so that names that are not UTF-8 survive as escaped surrogates."""
+    print(json.dumps(value, ensure_ascii=True, indent=2 if sys.stdout.isatty() else None))
+
+
+def table(headers: Sequence[str], rows: Sequence[Sequence[str]], *, clipped: str = "") -> None:
+    """On stdout, a line for each row. On a terminal the column named `clipped` gives way to the others.
+
+    A cell that is one of `ok`, `warn`, `fail` gets its colour.
+    """
+    from rich.cells import cell_len, set_cell_size
+    from rich.text import Text
+
+    lines = [list(headers), *([printable_name(cell) for cell in row] for row in rows)]
+    widths = [max(cell_len(cell) for cell in column) for column in zip(*lines, strict=True)]
+    if clipped and sys.stdout.isatty():
+        at = headers.index(clipped)
+        room = _console(False).width - sum(widths) + widths[at] - len(GAP) * (len(widths) - 1)
+        widths[at] = max(NARROWEST, min(widths[at], room))
+    shown = Text()
+    for number, line in enumerate(lines):
+        for cell, width in zip(line, widths, strict=True):
+            if cell_len(cell) > width:
+                cell = set_cell_size(cell, width - 1).rstrip() + "…"
+            style = STYLES.get(cell, "") if number else "bold"
+            shown.append(cell, style).append(" " * (width - cell_len(cell)) + GAP)
+        shown.rstrip()
+        shown.append("\n")
+    print(_laid_out(shown))
+
+
+def _laid_out(what: Text, *, stderr: bool = False) -> str:
+    """With colours if the stream is a terminal. Rich does not write it: it ends on a broken pipe."""
+    console = _console(stderr)
+    with console.capture() as captured:
+        console.print(what, soft_wrap=True)
+    return captured.get().rstrip("\n")

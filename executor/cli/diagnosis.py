@@ -1,0 +1,54 @@
+"""`executor doctor`: the report of `executor.doctor` as a table or as JSON."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from executor.cli import console
+from executor.cli.signals import until_interrupted
+
+if TYPE_CHECKING:
+    from executor.doctor import Report, Trial
+
+
+def diagnose(*, json: bool) -> int:
+    """0 when at least one runtime works, else 1."""
+    return until_interrupted(_diagnose(json))
+
+
+async def _diagnose(json: bool) -> int:
+    from executor.doctor import examine
+    from executor.settings import load
+
+    report = await examine(load())
+    if json:
+        console.out_json({**asdict(report), "works": report.works})
+    else:
+        _show(report)
+    return 0 if report.works else 1
+
+
+def _show(report: Report) -> None:
+    rows: list[tuple[str, str, str]] = [(check.name, check.state, check.detail) for check in report.checks]
+    rows += [(f"{trial.runtime} run", *_trial(trial)) for trial in report.trials]
+    console.table(("CHECK", "STATE", "FOUND"), rows)
+    steps = [(check.name, check.hint) for check in report.checks if check.state != "ok" and check.hint]
+    known = {hint for _, hint in steps}
+    steps += [(f"{t.runtime} run", t.hint) for t in report.trials if t.hint and t.hint not in known]
+    if steps:
+        console.out("\nnext steps:")
+        for name, hint in steps:
+            console.out(f"  {name}: {hint}")
+    console.out(f"\nauto chooses {report.why}" if report.auto else f"\nno runtime works: {report.why}")
+
+
+def _trial(trial: Trial) -> tuple[str, str]:
+    """(state, what happened) of a real run."""
+    if trial.problem:
+        return "fail", trial.problem
+    parts = [f"start {trial.start_ms} ms, true {trial.true_ms} ms"]
+    parts += [f"{name}: {said}" for name, said in trial.interpreters.items()]
+    well = trial.works and not trial.warnings and all(said == "ok" for said in trial.interpreters.values())
+    state = "ok" if well else "warn" if trial.works else "fail"
+    return state, "; ".join([", ".join([parts[0], *parts[1:]]), *trial.warnings])

@@ -1,0 +1,180 @@
+"""`executor skills list|show`: what there is in the roots, what cannot be used, and one skill in full."""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from executor.cli import console
+from executor.workspace.text import printable_name
+
+if TYPE_CHECKING:
+    from executor.skills.repository import Repository, Skill
+
+CLIPPED = 100  # characters of a description in a list
+MOST_FILES = 1000  # shown of one skill
+SCRIPT_SUFFIXES = (".py", ".sh", ".bash", ".js", ".mjs", ".cjs")
+# Heading → attribute of the document.
+FIELDS = {
+    "description": "description",
+    "license": "license",
+    "compatibility": "compatibility",
+    "allowed tools": "allowed_tools",
+}
+
+
+@dataclass(frozen=True)
+class ListedFile:
+    """A file of a skill's folder. `link` is where a symbolic link points, else ''."""
+
+    path: str
+    size: int
+    script: bool
+    link: str = ""
+
+
+def list_skills(roots: Sequence[str], *, json: bool) -> int:
+    """The skills of the roots, then what cannot be used and why."""
+    repository = _repository(roots)
+    skills, problems = repository.skills(), repository.problems()
+    if json:
+        console.out_json(
+            {
+                "skills": [{**_head(skill), "description": skill.document.description} for skill in skills],
+                "problems": [{"path": str(problem.path), "reason": problem.reason} for problem in problems],
+            }
+        )
+        return 0
+    if skills:
+        rows = [(_title(skill), _one_line(skill.document.description), str(skill.path)) for skill in skills]
+        console.table(("NAME", "DESCRIPTION", "PATH"), rows, clipped="DESCRIPTION")
+    else:
+        console.say("no skills in " + (", ".join(map(str, repository.roots)) or "any root"))
+    if problems:
+        console.out(f"\n{len(problems)} {'problem' if len(problems) == 1 else 'problems'}:")
+        for problem in problems:
+            console.out(printable_name(f"  {problem.path}: {problem.reason}"))
+    return 0
+
+
+def show_skill(name: str, roots: Sequence[str], *, json: bool) -> int:
+    """Everything about one skill."""
+    skill = _repository(roots).find(name)
+    document = skill.document
+    files, more = _files(skill.path)
+    if json:
+        console.out_json(
+            {
+                **_head(skill),
+                **{attribute: getattr(document, attribute) for attribute in FIELDS.values()},
+                "metadata": _plain(document.metadata),
+                "extra": _plain(document.extra),
+                "warnings": list(document.warnings),
+                "files": [vars(file) for file in files],
+                "files_truncated": more,
+                "body": document.body,
+            }
+        )
+        return 0
+    fields: list[tuple[str, str]] = [("name", skill.name), ("folder", skill.slug), ("path", str(skill.path))]
+    for heading, attribute in FIELDS.items():
+        value = getattr(document, attribute)
+        fields.append((heading, value if isinstance(value, str) else ", ".join(value)))
+    fields += _flat("metadata", document.metadata)
+    fields += _flat("", document.extra)
+    for heading, value in fields:
+        if value:
+            console.out(printable_name(f"{heading}: {' '.join(value.split())}"))
+    for warning in document.warnings:
+        console.out(printable_name(f"warning: {warning}"))
+    console.out("\nfiles (* marks scripts):")
+    sizes = [console.size(file.size) for file in files]
+    for file, size in zip(files, sizes, strict=True):
+        mark = "*" if file.script else " "
+        target = f" -> {file.link}" if file.link else ""
+        console.out(printable_name(f"  {mark} {size:>{max(map(len, sizes))}}  {file.path}{target}"))
+    if more:
+        console.out(f"    and more: only the first {MOST_FILES:,} are shown")
+    console.out()
+    console.out(document.body.rstrip("\n"))
+    return 0
+
+
+def _repository(roots: Sequence[str]) -> Repository:
+    from executor.settings import load
+    from executor.skills.repository import Repository
+
+    return Repository(load({"skills": tuple(roots) or None}).skills)
+
+
+def _head(skill: Skill) -> dict[str, str]:
+    return {"slug": skill.slug, "name": skill.name, "path": str(skill.path)}
+
+
+def _title(skill: Skill) -> str:
+    """The word by which it is asked for, and its author's name for it where that is another."""
+    name = _one_line(skill.name)
+    return skill.slug if name == skill.slug else f"{skill.slug} ({name})"
+
+
+def _one_line(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= CLIPPED else line[: CLIPPED - 1].rstrip() + "…"
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def _flat(prefix: str, values: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Nested keys as `metadata.author.name`; lists as their items."""
+    found = []
+    for key, value in values.items():
+        heading = f"{prefix}.{key}" if prefix else key
+        if isinstance(value, Mapping):
+            found += _flat(heading, value)
+        elif isinstance(value, str):
+            found.append((heading, value))
+        else:
+            found.append((heading, ", ".join(str(_plain(item)) for item in value)))
+    return found
+
+
+def _files(folder: Path) -> tuple[list[ListedFile], bool]:
+    """The files of a skill sorted by path, no link followed; and whether there are more."""
+    found: list[ListedFile] = []
+    for here, folders, names in os.walk(folder):
+        links = [name for name in folders if os.path.islink(os.path.join(here, name))]
+        folders[:] = sorted(name for name in folders if name not in (".git", *links))
+        for name in sorted([*names, *links]):
+            if len(found) == MOST_FILES:
+                return sorted(found, key=lambda file: file.path), True
+            whole = os.path.join(here, name)
+            path = os.path.relpath(whole, folder).replace(os.sep, "/")
+            try:
+                status = os.lstat(whole)
+                link = os.readlink(whole) if stat.S_ISLNK(status.st_mode) else ""
+            except OSError:
+                continue
+            script = stat.S_ISREG(status.st_mode) and _is_script(whole, path, status.st_mode)
+            found.append(ListedFile(path, status.st_size, script, link))
+    return sorted(found, key=lambda file: file.path), False
+
+
+def _is_script(whole: str, path: str, mode: int) -> bool:
+    if path.endswith(SCRIPT_SUFFIXES):
+        return True
+    if mode & 0o111 and sys.platform != "win32":
+        return True
+    try:
+        with open(os.open(whole, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0)), "rb") as file:
+            return file.read(2) == b"#!"
+    except OSError:
+        return False
