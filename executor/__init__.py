@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     )
     from executor.executor import AsyncExecutor
     from executor.models import ExecResult, Limits, OutputFile, OutputLimits, Usage
-    from executor.session import AsyncFile, AsyncRun, AsyncSession, RunOutput
+    from executor.session import AsyncFile, AsyncRun, AsyncSession, Collected, RunOutput
     from executor.settings import Settings
     from executor.sync import Executor, File, Run, Session
 
@@ -49,6 +49,7 @@ __all__ = [
     "BadPathError",
     "BadRequestError",
     "BubblewrapMissingError",
+    "Collected",
     "EngineDownError",
     "EngineForbiddenError",
     "ExecResult",
@@ -103,7 +104,7 @@ _HOMES = {
     ),
     "executor.executor": ("AsyncExecutor",),
     "executor.models": ("ExecResult", "Limits", "OutputFile", "OutputLimits", "Usage"),
-    "executor.session": ("AsyncFile", "AsyncRun", "AsyncSession", "RunOutput"),
+    "executor.session": ("AsyncFile", "AsyncRun", "AsyncSession", "Collected", "RunOutput"),
     "executor.settings": ("Settings",),
     "executor.sync": ("Executor", "File", "Run", "Session"),
 }

@@ -16,7 +16,7 @@ import signal
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from pydantic import PrivateAttr
 
@@ -42,6 +42,7 @@ from executor.workspace import checkpoint, layout, outputs, staging, text
 from executor.workspace.saving import saving
 
 Command = str | Sequence[str | bytes | os.PathLike[str]]
+F = TypeVar("F", bound=OutputFile)
 Source = bytes | bytearray | memoryview | str | os.PathLike[str]
 ABANDON_GRACE = 0.5  # between TERM and KILL for a run whose caller has gone
 CLOSED = "session {id!r} is closed"
@@ -71,6 +72,17 @@ class AsyncFile(OutputFile):
                 await self._session.stream_file(self, sink.write)
         self.saved_as = str(sink.path)
         return sink.path
+
+
+class Collected(list[F]):
+    """Collected files, and what kept others out."""
+
+    def __init__(self, files: Iterable[F], limits_hit: list[str], warnings: list[str]) -> None:
+        super().__init__(files)
+        self.limits_hit = limits_hit
+        """Names of the caps that cut something: `max_files`, `inline_bytes`, …"""
+        self.warnings = warnings
+        """What was not collected, and why: links, pipes, files that could not be read."""
 
 
 class RunOutput(ExecResult):
@@ -217,6 +229,7 @@ class AsyncSession:
         self._manifests: dict[str, dict[bytes, str]] = {}
         self._notes: list[str] = []
         self._ending: asyncio.Task[None] | None = None
+        self._burying: asyncio.Task[None] | None = None
         self._closed = False
         self._lost: ExecutorError | None = None
         self._post_mortem: tuple[str, str] | None = None
@@ -246,6 +259,8 @@ class AsyncSession:
         self._closed = True
         if self._channel is not None:
             self._channel.close()
+        if self._burying is not None:
+            await asyncio.shield(self._burying)
         await self._end()
         if self.on_close is not None:
             self.on_close(self)
@@ -300,7 +315,7 @@ class AsyncSession:
 
     def _broken(self, error: ExecutorError) -> None:
         self._lost = error
-        asyncio.get_running_loop().create_task(self._bury())
+        self._burying = asyncio.get_running_loop().create_task(self._bury())
 
     async def _bury(self) -> None:
         if self._sandbox is not None:
@@ -437,12 +452,13 @@ class AsyncSession:
         *patterns: str,
         skill: str | os.PathLike[str] | None = None,
         limits: OutputLimits | None = None,
-    ) -> list[AsyncFile]:
+    ) -> Collected[AsyncFile]:
         """The files that match the globs (default `out/**`), sorted by path. Relative ones are below
-        `/workspace` and, with `skill`, below that skill. What a cap cut is in each file's `truncated`.
+        `/workspace` and, with `skill`, below that skill. `limits_hit` and `warnings` of the list say what a
+        cap cut and what was left out.
         """
         found = await self._collect(patterns or ("out/**",), await self._skill(skill), "", limits)
-        return [self._file(file) for file in found.files]
+        return Collected(map(self._file, found.files), found.limits_hit, found.warnings)
 
     async def _collect(
         self, patterns: Sequence[str], skill: str | None, run_id: str, limits: OutputLimits | None

@@ -22,7 +22,7 @@ from executor.errors import BadRequestError
 from executor.executor import AsyncExecutor
 from executor.models import ExecResult, Limits, OutputFile, OutputLimits
 from executor.runtimes.base import Runtime
-from executor.session import AsyncFile, AsyncRun, AsyncSession, Command, RunOutput, Source
+from executor.session import AsyncFile, AsyncRun, AsyncSession, Collected, Command, RunOutput, Source
 from executor.settings import Settings
 from executor.skills.repository import Repository
 from executor.workspace.checkpoint import Store
@@ -198,10 +198,10 @@ class Session:
         *patterns: str,
         skill: str | os.PathLike[str] | None = None,
         limits: OutputLimits | None = None,
-    ) -> list[File]:
-        """The files that match the globs (default `out/**`), sorted by path."""
+    ) -> Collected[File]:
+        """The files that match the globs (default `out/**`), sorted by path. See `AsyncSession.collect`."""
         found = self._loop.run(self._inner.collect(*patterns, skill=skill, limits=limits))
-        return [self._file(file) for file in found]
+        return Collected(map(self._file, found), found.limits_hit, found.warnings)
 
     def _file(self, inner: AsyncFile) -> File:
         file = File(**inner.model_dump())

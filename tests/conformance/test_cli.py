@@ -458,3 +458,26 @@ def test_the_doctor_runs_something_in_every_runtime_that_works(executor: Executo
     assert (trial["works"], trial["problem"], trial["interpreters"]["python"]) == (True, "", "ok")
     assert 0 < trial["true_ms"] < trial["start_ms"]
     assert report["auto"] in ("container", "local") and report["why"].startswith(f"{report['auto']}: ")
+
+
+def test_a_named_session_goes_on_with_its_files(
+    run: Invoke, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("EXECUTOR_STATE_DIR", str(tmp_path))
+    kept = ["--session", "kept"]
+    first = run("echo one > $WORK_DIR/count; echo mine > note.txt", options=kept, loud=True)
+    assert b"session kept is kept: use --session kept again to go on" in first.stderr
+    again = run("cat $WORK_DIR/count note.txt", options=kept, loud=True)
+    assert (again.stdout, again.returncode) == (b"one\nmine\n", 0)
+    assert b"session kept goes on with its files" in again.stderr
+    other = run("cat $WORK_DIR/count", options=["--session", "other"])
+    assert other.returncode == 1
+
+
+def test_a_named_session_keeps_the_files_of_a_run_that_failed(
+    run: Invoke, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("EXECUTOR_STATE_DIR", str(tmp_path))
+    kept = ["--session", "kept"]
+    assert run("echo two > $WORK_DIR/count; exit 9", options=kept).returncode == 9
+    assert run("cat $WORK_DIR/count", options=kept).stdout == b"two\n"
