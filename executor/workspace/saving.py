@@ -5,6 +5,7 @@ over something that exists unless asked, mode 0644, whole or not at all.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import secrets
@@ -22,6 +23,7 @@ _UNSAFE = re.compile(
     + (r'<>:"|?*]' if sys.platform == "win32" else "]")
 )
 MAX_NAME = 255
+NO_HARD_LINKS = (errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EMLINK)  # FAT, some shares
 _HAS_DIR_FD = os.open in os.supports_dir_fd
 
 
@@ -77,10 +79,9 @@ def saving(target: str | os.PathLike[str], path: str, *, overwrite: bool = False
             file.flush()
             if hasattr(os, "fchmod"):
                 os.fchmod(file.fileno(), 0o644)
-        if overwrite:
-            os.replace(part, name, src_dir_fd=folder, dst_dir_fd=folder)
-        else:
-            os.link(part, name, src_dir_fd=folder, dst_dir_fd=folder)
+        if not overwrite:
+            _claim(part, name, folder)
+        os.replace(part, name, src_dir_fd=folder, dst_dir_fd=folder)
     except FileExistsError:
         raise BadPathError(
             f"{where} exists already and is not overwritten",
@@ -93,6 +94,18 @@ def saving(target: str | os.PathLike[str], path: str, *, overwrite: bool = False
             os.unlink(part, dir_fd=folder)
         if folder is not None:
             os.close(folder)
+
+
+def _claim(part: str, name: str, folder: int | None) -> None:
+    """Take a name that nobody has, whole where the file system has hard links. FileExistsError."""
+    try:
+        os.link(part, name, src_dir_fd=folder, dst_dir_fd=folder)
+    except FileExistsError:
+        raise
+    except OSError as error:
+        if error.errno not in NO_HARD_LINKS:
+            raise
+        os.close(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=folder))
 
 
 def _open_folder(root: Path, parts: list[str]) -> int | None:

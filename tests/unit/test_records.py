@@ -184,7 +184,7 @@ def test_the_longest_name_and_chunk_are_accepted() -> None:
     assert gather(reader.feed(pack_file(name, content, 0))) == [(REGULAR, name, 0, MAX_CHUNK, 0, content, 0)]
 
 
-@examples(500)
+@examples(300)
 @given(
     st.lists(plain | chunked, min_size=1, max_size=5),
     st.integers(0, 2**32),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import sys
@@ -230,3 +231,19 @@ def test_no_descriptor_is_left_open(tmp_path: Path) -> None:
         except BadPathError:
             pass
     assert len(set(os.listdir("/proc/self/fd"))) == len(before)
+
+
+@pytest.mark.parametrize("number", [errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP])
+def test_a_file_system_without_hard_links_is_served_and_still_never_overwritten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def refuse(*_args: object, **_kwargs: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "link", refuse)
+    with saving(tmp_path, "out/a") as sink:
+        sink.write(b"one")
+    with pytest.raises(BadPathError, match="exists already"), saving(tmp_path, "out/a") as sink:
+        sink.write(b"two")
+    assert (tmp_path / "out/a").read_bytes() == b"one"
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["a"]
