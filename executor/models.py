@@ -20,6 +20,7 @@ Status = Literal[
     "output_limit",  # ended because it wrote more than `on_output_limit="kill"` allows
     "lost",  # the sandbox died under it
     "running",  # a background run that has not ended
+    "awaiting_approval",  # a background run that stands still until a person decides about a call
 ]
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?", re.ASCII | re.IGNORECASE)
@@ -110,7 +111,9 @@ class ExecResult(BaseModel):
 
     status: Status
     exit_code: int | None = None
-    """Exit status of the command; None when a signal ended it or while it runs."""
+    """As a shell would say it: the command's own, 128 + n after signal n, 124 after a time-out, 137 for
+    memory. None while it runs, or when the sandbox was lost.
+    """
     signal: int | None = None
     """Number of the signal that ended it."""
     stdout: str = ""
