@@ -17,7 +17,7 @@ BENCH_ARGS ?=
 DEMO_COMMAND = $(BIN)/executor run sales-report --skills skills --input skills/data/us-population.csv \
 	--output 'out/**' --save demo-out -- python3 scripts/report.py inputs/us-population.csv
 
-.PHONY: help setup demo test lint format bench soak images lock clean engine-start engine-stop
+.PHONY: help setup setup-test demo test lint format bench soak images lock clean engine-start engine-stop
 
 help: ## this list
 	@echo "make TARGET, where TARGET is one of"
@@ -27,10 +27,13 @@ help: ## this list
 setup: ## the virtual environment and, as root on Debian, the system packages
 	@dev/setup.sh
 
+setup-test:
+	@dev/setup.sh test
+
 demo: setup ## one skill script in a sandbox, from nothing to its output files in demo-out/
 	@$(ENGINE) --optional -- $(MAKE) --silent .demo
 
-test: setup ## everything CI checks, on both runtimes
+test: setup-test ## everything CI checks, on both runtimes
 	@$(ENGINE) -- $(MAKE) --silent .test
 
 lint: setup ## ruff and mypy

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Makes a checkout ready to work in: the virtual environment, and the Debian packages the two runtimes need.
-# Run it as often as you like; it does nothing when all is there. On other systems it says what to install.
+# `dev/setup.sh test` also installs the programs that only the tests use. Run it as often as you like; it does
+# nothing when all is there. On other systems it says what to install.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -32,6 +33,13 @@ missing=()
 have bwrap || missing+=(bubblewrap)
 have mmdebstrap || missing+=(mmdebstrap)
 have dockerd || engine_answers || missing+=(docker.io)
+if [ "${1:-}" = test ]; then
+    have jq || missing+=(jq)
+    have gawk || missing+=(gawk)
+    have node || missing+=(nodejs)
+    # A browser, to see that a report with hostile output stays inert.
+    have chromium || missing+=(chromium fonts-dejavu-core)
+fi
 if have apt-get; then
     if [ -z "$python" ]; then
         missing+=(python3 python3-venv)

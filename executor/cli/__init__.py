@@ -1,10 +1,12 @@
-"""The command line: `executor run|skills|images|doctor`.
+"""The command line: `executor run|test|skills|images|doctor`.
 
     app.py        the commands, their options and help; from words to an action to an exit status
     arguments.py  option values to what the library takes; pure, but for looking whether a file exists
     run.py        `run`: stage, execute, bring files back
     relay.py      a script's output on its way to this process's stdout and stderr
     skills.py     `skills list|show`
+    lint.py       `skills lint`
+    test.py       `test`: case files, reports
     images.py     `images build|list`
     diagnosis.py  `doctor`, as a table; the checks are in `executor.doctor`
     console.py    everything this program itself says

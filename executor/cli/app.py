@@ -18,6 +18,8 @@ from typing import Annotated, Any
 
 import typer
 
+from executor.cli import lint as lint_command
+from executor.cli import test as test_command
 from executor.cli.arguments import BROKEN_PIPE, FAILED, RunRequest
 from executor.cli.signals import Interrupted, raising_on_signals
 from executor.errors import BadRequestError, ExecutorError
@@ -339,6 +341,10 @@ def _doctor(json: JsonOption = False) -> Action:
     return action
 
 
+skills_app.command("lint", epilog=lint_command.EPILOG)(lint_command.command)
+app.command("test", epilog=test_command.EPILOG)(test_command.command)
+
+
 # --- from words to an exit status ---------------------------------------------------------------------------
 
 
@@ -396,7 +402,7 @@ def _failed(words: Sequence[str], kind: str, message: str, hint: str) -> int:
         traceback.print_exc()
     console.error(message, hint)
     own = words[: words.index("--")] if "--" in words else words
-    if "--json" in own:
+    if "--json" in own and own[:1] != ["test"]:  # there it names a file
         console.out_json({"error": {"type": kind, "message": message, "hint": hint}})
     return FAILED
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from executor.errors import BadPathError, BadRequestError, SkillNotFoundError
 from executor.skills import lint
@@ -47,20 +50,20 @@ def found(root: Path, *, ignore: tuple[str, ...] = ()) -> Found:
 SPECIFICATION: dict[str, tuple[str, bytes, Mapping[str, bytes]]] = {
     "minimal": (
         "skill-name",
-        b"---\nname: skill-name\ndescription: A description of what this skill does and when to use it.\n---\n\n"
-        b"Instructions.\n",
+        b"---\nname: skill-name\ndescription: A description of what it does and when to use it.\n---\n"
+        b"\nInstructions.\n",
         {},
     ),
     "with optional fields": (
         "pdf-processing",
-        b"---\nname: pdf-processing\ndescription: Extract PDF text, fill forms, merge files. Use when handling "
-        b"PDFs.\nlicense: Apache-2.0\nmetadata:\n  author: example-org\n  version: \"1.0\"\n---\n\nSteps.\n",
+        b"---\nname: pdf-processing\ndescription: Extract PDF text, fill forms, merge files. Use it "
+        b"for PDFs.\nlicense: Apache-2.0\nmetadata:\n  author: org\n  version: \"1.0\"\n---\n\nSteps.\n",
         {},
     ),
     "license, compatibility and tools": (
         "data-analysis",
-        b"---\nname: data-analysis\ndescription: Analyse data.\nlicense: Proprietary. LICENSE.txt has complete "
-        b"terms\ncompatibility: Requires git, docker, jq, and access to the internet\n"
+        b"---\nname: data-analysis\ndescription: Analyse data.\nlicense: Proprietary. LICENSE.txt has "
+        b"complete terms\ncompatibility: Requires git, docker, jq, and access to the internet\n"
         b"allowed-tools: Bash(git:*) Bash(jq:*) Read\n---\n\nSteps.\n",
         {"scripts/get.sh": b"#!/bin/bash\ncurl https://example.org\n"},
     ),
@@ -96,7 +99,7 @@ def test_the_skills_of_this_project_have_no_finding() -> None:
 
 def test_one_skill_may_be_given_by_its_folder(tmp_path: Path) -> None:
     skill = make(tmp_path, b"no front matter\n")
-    assert found(skill) == [("front-missing", "SKILL.md", 1), ("body-empty", "SKILL.md", 2)][:1]
+    assert found(skill) == [("front-missing", "SKILL.md", 1)]
 
 
 # --- SKILL.md -----------------------------------------------------------------------------------------------
@@ -258,7 +261,7 @@ def test_what_the_body_names_has_to_be_there(tmp_path: Path) -> None:
         b"\nSee [guide](references/guide.md), [again](references/guide.md#x), [site](https://x.org/a.md),\n"
         b"[here](#top), [mail](mailto:a@b.c), [up](../other/x.md) and ![p](assets/logo.png \"Logo\").\n"
         b"Run `python3 scripts/gone.py in.csv` or ${SKILL_DIR}/scripts/there.py, never scripts/*.py.\n"
-        b"Write `[text](some/link.md)` like this, and put scripts/your_script.py beside skills/x/scripts/a.py.\n"
+        b"Write `[text](some/link.md)` like this, and put scripts/your_script.py beside x/scripts/a.py.\n"
         b"```\n[not](a/link.md)\nscripts/gone-too.sh --help\n```\n"
     )  # fmt: skip
     make(tmp_path, HEAD + body, scripts__there=b"", **{"scripts__there.py": b"print(1)\n"})
@@ -283,7 +286,9 @@ def test_links_that_leave_the_skill_or_lead_nowhere(tmp_path: Path) -> None:
 
 
 def test_names_that_hide_or_break_something(tmp_path: Path) -> None:
-    make(tmp_path, HEAD + BODY, **{"-rf": b"", "a\x1b[2Jb.txt": b"", "x\u202efdp.exe": b"", "a b (1).txt": b""})
+    make(
+        tmp_path, HEAD + BODY, **{"-rf": b"", "a\x1b[2Jb.txt": b"", "x\u202efdp.exe": b"", "a b (1).txt": b""}
+    )
     assert [(rule, file) for rule, file, _ in found(tmp_path)] == [
         ("file-name", "-rf"),
         ("file-name", "a\x1b[2Jb.txt"),
@@ -401,7 +406,7 @@ NETWORK = {
 }
 NO_NETWORK = {
     "parse.py": b"from urllib.parse import quote\nimport http.server\nimport socket\n",
-    "local.sh": b"#!/bin/bash\ncurl -s http://localhost:8000/\necho 'curl x'\necho \"wget y\"\ncommand -v curl\n",
+    "local.sh": b"#!/bin/bash\ncurl http://localhost:80/\necho 'curl x'\necho \"wget y\"\ncommand -v curl\n",
     "here.sh": b"#!/bin/bash\ncat <<EOF\ncurl https://example.org\nEOF\ngit status\n",
     "local.mjs": b"await fetch('http://localhost:1/');\n",
 }
@@ -442,7 +447,29 @@ def test_a_script_that_does_not_parse(tmp_path: Path) -> None:
 
 def test_hostile_python_does_not_stop_lint(tmp_path: Path) -> None:
     deep = b"(" * 100_000
-    assert [rule for rule, _, _ in scripts(tmp_path, a_dot_py=deep, b_dot_py=b"x\0y")] == ["script-syntax"] * 2
+    assert [rule for rule, _, _ in scripts(tmp_path, a_dot_py=deep, b_dot_py=b"x\0y")] == [
+        "script-syntax"
+    ] * 2
+
+
+@given(text=st.binary(max_size=400), script=st.binary(max_size=200), name=st.sampled_from(sorted(SHAPES)))
+@settings(max_examples=150, deadline=None)
+def test_no_bytes_stop_lint_or_its_fixes(
+    tmp_path_factory: pytest.TempPathFactory, text: bytes, script: bytes, name: str
+) -> None:
+    root = tmp_path_factory.mktemp("fuzz")
+    shape = SHAPES[name][0]
+    at = len(text) % (len(shape) + 1)
+    skill = make(root, shape[:at] + text + shape[at:])
+    write(skill / "a.py", script)
+    write(skill / "b.sh", b"#!" + script)
+    write(skill / "package.json", text)
+    findings = lint.lint([str(root)]).findings
+    size = len(re.split(rb"\r\n|\n|\r", (skill / "SKILL.md").read_bytes()))
+    assert all(1 <= finding.line <= size for finding in findings if finding.path == "SKILL.md")
+    lint.fix(findings)
+    for style in lint.FORMATS:
+        lint.render(style, (), lint.lint([str(root)]).findings)
 
 
 # --- fixes --------------------------------------------------------------------------------------------------

@@ -1,0 +1,461 @@
+"""Case files, `<skill>/tests/*.yaml`: what can stand in one, and how it is read.
+
+The models below are the form; `schema.py` makes the published JSON Schema of them. Reading checks everything
+that can be checked without a sandbox, so that a mistake in a file is an error with its line and never a case
+that passes by accident. Nothing is run here.
+
+Fixtures are paths beside the case file. They have to lie in the folder that holds the skill (so that skills
+can share data), wherever their links lead: a case file from a stranger reads nothing else of the host.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from executor.errors import BadPathError, BadRequestError
+from executor.models import Limits
+from executor.skills.document import slug
+from executor.workspace import globs, layout
+
+MAX_BYTES = 1 << 20  # of a case file
+MAX_NODES = 100_000  # of YAML, aliases counted each time they are used
+MAX_FIXTURE = 64 << 20
+
+LimitName = Literal["memory", "cpus", "pids", "open_files", "disk", "inodes", "tmp", "shm"]
+CaseRuntime = Literal["local", "container"]
+
+_PLACEHOLDER = re.compile(r"\{\{\s*([A-Za-z_]\w*)\s*\}\}")
+
+
+class _Model(BaseModel):
+    # A parameter may be a number where text is asked for: `stdout: "{{n}}"`.
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True, coerce_numbers_to_str=True)
+
+
+Words = Annotated[tuple[str, ...], Field(min_length=1)]
+OneOrMore = str | Words
+
+
+class Range(_Model):
+    """A number between two others, both included."""
+
+    min: int | None = Field(None, ge=0)
+    max: int | None = Field(None, ge=0)
+
+
+Number = Annotated[int, Field(ge=0)] | Range
+
+
+class TextExpectation(_Model):
+    """What a text has to be like; all that is given has to hold."""
+
+    equals: str | None = None
+    """The whole text. A missing line feed at the end is forgiven."""
+    contains: OneOrMore | None = None
+    """Text that is in it, or several."""
+    matches: OneOrMore | None = None
+    """A Python regular expression that is found in it, or several; `^` and `$` match at lines."""
+    json_: Any = Field(None, alias="json")
+    """The text is JSON, and this is a part of it: a map may have more keys, a list has the same items."""
+    golden: str | None = None
+    """A file beside the case file with the whole text; `executor test --update` rewrites it."""
+
+
+class ImageExpectation(_Model):
+    """Size of a picture in pixels: PNG, JPEG, GIF, WebP, BMP, and SVG with width and height or a viewBox."""
+
+    width: Number | None = None
+    height: Number | None = None
+
+
+class FileExpectation(_Model):
+    """Files that the run has to leave, whatever its exit status; all that is given has to hold for each."""
+
+    glob: str = Field(min_length=1)
+    """As for `executor run --output`: relative to the workspace or the skill's folder."""
+    count: Number | None = None
+    """How many there are. Default: at least one; 0 means that there is none."""
+    mime: OneOrMore | None = None
+    """The media type, or several that will do."""
+    size: Number | None = None
+    """In bytes."""
+    sha256: str | None = Field(None, pattern=r"^[0-9a-f]{64}$")
+    """Of the whole file, in small hexadecimal letters."""
+    contains: OneOrMore | None = None
+    matches: OneOrMore | None = None
+    json_: Any = Field(None, alias="json")
+    image: ImageExpectation | None = None
+    golden: str | None = None
+    """A file beside the case file with the same bytes; `executor test --update` rewrites it."""
+
+
+class Expect(_Model):
+    """What has to come of a run."""
+
+    exit: int | Annotated[tuple[int, ...], Field(min_length=1)] = 0
+    """The exit status, or several that will do: the script's own; 124 on timeout, 137 out of memory."""
+    stdout: str | TextExpectation | None = None
+    """A plain string is the whole text."""
+    stderr: str | TextExpectation | None = None
+    files: tuple[FileExpectation, ...] = ()
+
+
+class InlineText(_Model):
+    """A file whose text stands in the case file."""
+
+    text: str
+
+
+class StdinFile(_Model):
+    """What the script reads comes from a fixture."""
+
+    file: str
+
+
+class Case(_Model):
+    """One run of a skill and what has to come of it."""
+
+    name: str = Field(min_length=1, max_length=200)
+    run: str | None = Field(None, min_length=1)
+    """A shell line, as it is typed in the skill's folder."""
+    argv: Words | None = None
+    """A command and its arguments, instead of `run`."""
+    inputs: dict[str, str | InlineText] = {}
+    """Path in the workspace → file or folder beside the case file, or `{text: ...}`."""
+    env: dict[str, str] = {}
+    stdin: str | StdinFile | None = None
+    """What the script reads: text, or `{file: ...}`. Default: nothing."""
+    timeout: float | None = Field(None, gt=0, le=7 * 86400)
+    """Seconds. Default: `--timeout`, else 30."""
+    limits: dict[LimitName, int | float | str] = {}
+    """As the options of `executor run`: `memory: 256m`, `pids: 32`."""
+    runtime: CaseRuntime | tuple[CaseRuntime, ...] | None = None
+    """Only on this runtime; on others the case is skipped. Default: on each."""
+    image: str | None = None
+    """Instead of the image that the command or the settings name."""
+    retries: int = Field(0, ge=0, le=10)
+    """More attempts after a failure. A case that needs one passes, and is marked as flaky."""
+    skip: str | None = Field(None, min_length=1)
+    """Do not run it, and why."""
+    parametrize: tuple[dict[str, str | int | float | bool], ...] | None = Field(None, min_length=1)
+    """Once for each map, whose values stand for `{{key}}` anywhere in the case."""
+    expect: Expect = Expect()
+
+    @model_validator(mode="after")
+    def _one_command(self) -> Case:
+        if (self.run is None) == (self.argv is None):
+            raise ValueError("give either `run` or `argv`")
+        return self
+
+    @property
+    def command(self) -> str | list[str]:
+        """As `AsyncSession.exec` takes it."""
+        return self.run if self.run is not None else list(self.argv or ())
+
+
+class CaseFile(_Model):
+    """A file `tests/*.yaml` of a skill."""
+
+    cases: tuple[Case, ...] = Field(min_length=1)
+
+
+@dataclass(frozen=True)
+class Instance:
+    """One case with its parameters filled in, and where it comes from."""
+
+    skill: Path
+    """The skill's folder, links resolved."""
+    slug: str
+    file: Path
+    line: int
+    name: str
+    case: Case
+
+    @property
+    def id(self) -> str:
+        """`sales-report::totals by region`."""
+        return f"{self.slug}::{self.name}"
+
+    def fixture(self, relative: str) -> Path:
+        """The host path of a fixture. BadPathError when it leaves the folder that holds the skill."""
+        return _fixture(self.file, self.skill, relative)
+
+    def fixtures(self) -> Iterator[Path]:
+        """Every file or folder that the case reads."""
+        for relative in _named_fixtures(self.case):
+            yield self.fixture(relative)
+        for relative, _where in _goldens(self.case):
+            yield self.golden(relative)
+
+    def golden(self, relative: str) -> Path:
+        """The host path of a golden file, which may not exist yet. It has to lie in the skill itself."""
+        return _golden(self.file, self.skill, relative)
+
+
+def discover(skill: Path) -> list[Instance]:
+    """All cases of a skill, in the order of files and lines. BadRequestError with file and line."""
+    skill = Path(os.path.realpath(skill))
+    folder = skill / "tests"
+    found: list[Instance] = []
+    if folder.is_dir():
+        for file in sorted(folder.iterdir()):
+            if file.suffix in (".yaml", ".yml") and file.is_file():
+                found += load(file, skill)
+    seen: dict[str, Instance] = {}
+    for instance in found:
+        other = seen.setdefault(instance.name, instance)
+        if other is not instance:
+            raise _error(
+                instance.file, instance.line, f"the case {instance.name!r} is in {other.file.name} too"
+            )
+    return found
+
+
+def load(file: Path, skill: Path) -> list[Instance]:
+    """The cases of one file. BadRequestError with file and line for whatever is wrong with it."""
+    data, lines = _read(file)
+    if not isinstance(data, dict) or "cases" not in data:
+        raise _error(
+            file, 1, "there is no list `cases`", "Put files that are no case files into a folder below."
+        )
+    if unknown := sorted(set(map(str, data)) - {"cases"}):
+        raise _error(file, lines.get((unknown[0],), 1), f"{unknown[0]!r} is not known here; only `cases` is")
+    if not isinstance(data["cases"], list) or not data["cases"]:
+        raise _error(file, lines.get(("cases",), 1), "`cases` is not a list of cases")
+    found: list[Instance] = []
+    for index, raw in enumerate(data["cases"]):
+        line = lines.get(("cases", index), 1)
+        for values in _parameters(file, raw, line):
+            filled = _fill(raw, values, file, line)
+            try:
+                case = Case.model_validate(filled)
+            except ValidationError as error:
+                raise _invalid(file, error, lines, index) from None
+            _check(file, skill, case, lines, index)
+            found.append(Instance(skill, slug(skill.name), file, line, _name(case.name, raw, values), case))
+    return found
+
+
+def _error(file: Path, line: int, message: str, hint: str = "") -> BadRequestError:
+    return BadRequestError(f"{_shown(file)}:{line}: {message}", hint=hint)
+
+
+def _shown(file: Path) -> str:
+    shown = os.path.relpath(file)
+    return str(file) if shown.startswith("..") else shown
+
+
+# --- YAML with lines ----------------------------------------------------------------------------------------
+
+_Path = tuple[str | int, ...]
+
+
+def _read(file: Path) -> tuple[Any, dict[_Path, int]]:
+    """The data of a file, and the line on which each of its parts begins."""
+    try:
+        raw = file.read_bytes()
+    except OSError as error:
+        raise _error(file, 1, f"cannot be read: {error.strerror}") from error
+    if len(raw) > MAX_BYTES:
+        raise _error(file, 1, f"is larger than {MAX_BYTES:,} bytes")
+    try:
+        loader = yaml.SafeLoader(raw)
+        node = loader.get_single_node()
+        lines: dict[_Path, int] = {}
+        if node is not None:
+            _mark(node, (), lines, [0])
+        return loader.construct_document(node) if node is not None else None, lines
+    except yaml.MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else 1
+        raise _error(file, line, f"is not YAML: {error.problem}") from None
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        raise _error(file, 1, f"is not YAML: {str(error).splitlines()[0]}") from None
+
+
+def _mark(node: yaml.Node, path: _Path, lines: dict[_Path, int], count: list[int]) -> None:
+    count[0] += 1
+    if count[0] > MAX_NODES:
+        raise ValueError(f"it holds more than {MAX_NODES:,} nodes")
+    lines.setdefault(path, node.start_mark.line + 1)
+    if isinstance(node, yaml.MappingNode):
+        names: set[str] = set()
+        for key, value in node.value:
+            name = key.value if isinstance(key, yaml.ScalarNode) else ""
+            if name in names and name != "<<":
+                raise yaml.MarkedYAMLError(problem=f"{name!r} is repeated", problem_mark=key.start_mark)
+            names.add(name)
+            lines[(*path, name)] = key.start_mark.line + 1
+            _mark(value, (*path, name), lines, count)
+    elif isinstance(node, yaml.SequenceNode):
+        for index, value in enumerate(node.value):
+            _mark(value, (*path, index), lines, count)
+
+
+def _invalid(file: Path, error: ValidationError, lines: Mapping[_Path, int], index: int) -> BadRequestError:
+    """The first fault, at the deepest place of the file that it names."""
+    first = max(error.errors(), key=lambda item: len(_place(item["loc"], lines, index)))
+    place = _place(first["loc"], lines, index)
+    named = ".".join(str(part) for part in place[2:])
+    message = first["msg"].removeprefix("Value error, ")
+    if first["type"] == "extra_forbidden":
+        message, named = f"{first['loc'][-1]!r} is not known here", ".".join(map(str, place[2:-1]))
+    return _error(file, lines.get(place, 1), f"{named}: {message}" if named else message)
+
+
+def _place(location: tuple[str | int, ...], lines: Mapping[_Path, int], index: int) -> _Path:
+    """Pydantic's location names the members of unions too, which are nowhere in the file."""
+    place: _Path = ("cases", index)
+    for part in location:
+        if (*place, part) in lines:
+            place = (*place, part)
+    return place
+
+
+# --- parameters ---------------------------------------------------------------------------------------------
+
+
+def _parameters(file: Path, raw: Any, line: int) -> list[dict[str, Any]]:
+    if not isinstance(raw, dict):
+        raise _error(file, line, "a case is a map with `name` and `run`")
+    given = raw.get("parametrize")
+    if given is None:
+        return [{}]
+    if not isinstance(given, list) or not given or not all(isinstance(item, dict) and item for item in given):
+        raise _error(file, line, "`parametrize` is a list of maps, none of them empty")
+    for item in given:
+        for key, value in item.items():
+            if not isinstance(key, str) or not _PLACEHOLDER.fullmatch("{{" + key + "}}"):
+                raise _error(file, line, f"{key!r} cannot be a parameter: use letters, digits and _")
+            if not isinstance(value, str | int | float | bool):
+                raise _error(
+                    file, line, f"the parameter {key} is a {type(value).__name__}; use text or a number"
+                )
+    return given
+
+
+def _fill(raw: Any, values: Mapping[str, Any], file: Path, line: int) -> Any:
+    """The case with its parameters. A text that is one placeholder becomes the value itself."""
+    if not values:
+        return raw
+    if isinstance(raw, str):
+        whole = _PLACEHOLDER.fullmatch(raw)
+        for name in _PLACEHOLDER.findall(raw):
+            if name not in values:
+                raise _error(file, line, f"{{{{{name}}}}} has no value", f"There are {', '.join(values)}.")
+        if whole:
+            return values[whole[1]]
+        return _PLACEHOLDER.sub(lambda match: _as_text(values[match[1]]), raw)
+    if isinstance(raw, list):
+        return [_fill(item, values, file, line) for item in raw]
+    if isinstance(raw, dict):
+        return {
+            _fill(key, values, file, line): item if key == "parametrize" else _fill(item, values, file, line)
+            for key, item in raw.items()
+        }
+    return raw
+
+
+def _as_text(value: Any) -> str:
+    return ("true" if value else "false") if isinstance(value, bool) else str(value)
+
+
+def _name(name: str, raw: Mapping[str, Any], values: Mapping[str, Any]) -> str:
+    if not values or _PLACEHOLDER.search(str(raw.get("name"))):
+        return name
+    return f"{name} [{', '.join(f'{key}={_as_text(value)}' for key, value in values.items())}]"
+
+
+# --- what can be checked before a run -----------------------------------------------------------------------
+
+
+def _check(file: Path, skill: Path, case: Case, lines: Mapping[_Path, int], index: int) -> None:
+    def line(*path: str | int) -> int:
+        return lines.get(("cases", index, *path), lines.get(("cases", index), 1))
+
+    checked: list[tuple[int, Any]] = [
+        (line("limits"), lambda: Limits.model_validate({**Limits().model_dump(), **case.limits})),
+        *((line("inputs"), lambda dest=dest: layout.absolute(dest)) for dest in case.inputs),
+        *((line(), lambda path=path: _existing(file, skill, path)) for path in _named_fixtures(case)),
+        *((line("expect"), lambda path=path: _golden(file, skill, path)) for path, _ in _goldens(case)),
+        *((line("expect"), lambda text=text: re.compile(text)) for text in _patterns(case)),
+        *(
+            (
+                line("expect", "files", number),
+                lambda pattern=item.glob: globs.compile_globs(
+                    [pattern], variables=layout.folders(run_id="run", skill="skill"), skill="skill"
+                ),
+            )
+            for number, item in enumerate(case.expect.files)
+        ),
+    ]
+    for where, check in checked:
+        try:
+            check()
+        except BadPathError as error:
+            raise _error(file, where, error.message, error.hint) from None
+        except ValidationError as error:
+            first = error.errors()[0]
+            message = first["msg"].removeprefix("Value error, ")
+            raise _error(file, where, f"{'.'.join(map(str, first['loc']))}: {message}") from None
+        except re.error as error:
+            raise _error(file, where, f"{error.pattern!r} is no regular expression: {error.msg}") from None
+
+
+def _named_fixtures(case: Case) -> Iterator[str]:
+    for source in case.inputs.values():
+        if isinstance(source, str):
+            yield source
+    if isinstance(case.stdin, StdinFile):
+        yield case.stdin.file
+
+
+def _goldens(case: Case) -> Iterator[tuple[str, str]]:
+    for where in ("stdout", "stderr"):
+        wanted = getattr(case.expect, where)
+        if isinstance(wanted, TextExpectation) and wanted.golden:
+            yield wanted.golden, where
+    for item in case.expect.files:
+        if item.golden:
+            yield item.golden, item.glob
+
+
+def _patterns(case: Case) -> Iterator[str]:
+    wanted = [case.expect.stdout, case.expect.stderr, *case.expect.files]
+    for item in wanted:
+        if isinstance(item, TextExpectation | FileExpectation) and item.matches is not None:
+            yield from (item.matches,) if isinstance(item.matches, str) else item.matches
+
+
+def _fixture(file: Path, skill: Path, relative: str) -> Path:
+    if os.path.isabs(relative) or "\0" in relative:
+        raise BadPathError(f"{relative!r} is not a path beside the case file")
+    found = Path(os.path.realpath(file.parent / relative))
+    if not found.is_relative_to(skill.parent):
+        raise BadPathError(
+            f"{relative!r} leads out of {skill.parent}", hint="Copy the file beside the case file."
+        )
+    return found
+
+
+def _existing(file: Path, skill: Path, relative: str) -> Path:
+    found = _fixture(file, skill, relative)
+    if not found.exists():
+        raise BadPathError(f"there is no {relative!r} beside {file.name}")
+    if found.is_file() and found.stat().st_size > MAX_FIXTURE:
+        raise BadPathError(f"{relative!r} is larger than {MAX_FIXTURE >> 20} MiB")
+    return found
+
+
+def _golden(file: Path, skill: Path, relative: str) -> Path:
+    found = _fixture(file, skill, relative)
+    if not found.is_relative_to(skill) or found.is_dir():
+        raise BadPathError(f"the golden file {relative!r} is not a file in the skill")
+    return found

@@ -1,0 +1,295 @@
+"""Runs cases: each in a session of its own, a bounded number at a time, on one runtime or several.
+
+A case that fails is a value; only what makes every case meaningless (no engine, no such image, a broken
+case file) is an exception. Files of the host are written for `update` and `keep_failed` alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import platform
+import re
+import shlex
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+from executor.errors import BadRequestError, ExecutorError
+from executor.executor import AsyncExecutor
+from executor.models import ExecResult, Limits, OutputFile, OutputLimits
+from executor.session import AsyncSession
+from executor.settings import Settings
+from executor.testing.cases import InlineText, Instance, StdinFile, discover
+from executor.testing.coverage import coverage
+from executor.testing.expect import Outcome, Produced, compare
+from executor.testing.results import CaseResult, Report
+from executor.workspace import outputs, text
+
+COLLECTED = OutputLimits(max_files=1000, inline_bytes=8 << 20, max_total_bytes=64 << 20)
+SHOWN_OUTPUT = 64 << 10  # bytes of stdout and of stderr in a report
+SHOWN_FILE = 256 << 10  # a larger file is in a report without its content
+SHOWN_FILES = 2 << 20  # content of all files of one case together
+
+OnResult = Callable[[CaseResult], None]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to run and how."""
+
+    instances: Sequence[Instance]
+    settings: Settings
+    version: str = ""
+    """Of the executor, for reports."""
+    runtimes: Sequence[str] = ("auto",)
+    """Every case runs on each of them."""
+    jobs: int = 1
+    """Sessions at a time."""
+    timeout: float | None = None
+    """Seconds for a case that brings none. Default: `Settings.script_timeout`."""
+    retries: int = 0
+    """More attempts for each case, unless it asks for more of its own."""
+    update: bool = False
+    """Rewrite golden files that differ."""
+    keep_failed: Path | None = None
+    """A folder for all files of the sessions of cases that failed."""
+    previews: bool = False
+    """Keep the content of small files for a report."""
+
+
+@dataclass
+class _Machine:
+    """An executor for one runtime and one image."""
+
+    name: str
+    executor: AsyncExecutor
+    why: str = ""
+
+
+@dataclass
+class _Run:
+    plan: Plan
+    on_result: OnResult | None
+    machines: dict[tuple[str, str | None], _Machine] = field(default_factory=dict)
+    opening: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+
+async def run(plan: Plan, on_result: OnResult | None = None) -> Report:
+    """Run the plan; `on_result` is called as each case ends. RuntimeUnavailableError before the first one."""
+    if plan.jobs < 1:
+        raise BadRequestError(f"-j {plan.jobs}: at least one case has to run at a time")
+    started = time.monotonic()
+    report = Report(
+        version=plan.version, started=datetime.now(UTC).isoformat(timespec="seconds"), jobs=plan.jobs
+    )
+    state = _Run(plan, on_result)
+    try:
+        cells = []
+        for runtime in dict.fromkeys(plan.runtimes):
+            machine = await _machine(state, runtime, None)
+            cells += [(instance, runtime, machine.name) for instance in plan.instances]
+        gate = asyncio.Semaphore(plan.jobs)
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(_gated(gate, state, *cell)) for cell in cells]
+        report.results = [task.result() for task in tasks]
+        report.environment = _environment(state)
+    finally:
+        for machine in state.machines.values():
+            await machine.executor.close()
+    report.coverage = [
+        coverage(
+            skill,
+            name,
+            [item.case.command for item in plan.instances if item.skill == skill and not item.case.skip],
+        )
+        for skill, name in dict.fromkeys((item.skill, item.slug) for item in plan.instances)
+    ]
+    report.duration_ms = int((time.monotonic() - started) * 1000)
+    return report
+
+
+def collect(skills: Sequence[Path]) -> tuple[list[Instance], list[Path]]:
+    """The cases of the skills, and the skills that have none. BadRequestError for a broken case file."""
+    found: list[Instance] = []
+    bare: list[Path] = []
+    for skill in skills:
+        cases = discover(skill)
+        found += cases
+        if not cases:
+            bare.append(skill)
+    return found, bare
+
+
+async def _machine(state: _Run, runtime: str, image: str | None) -> _Machine:
+    """The executor for a runtime and an image, started at its first use."""
+    key = (runtime, image)
+    async with state.opening:
+        if key not in state.machines:
+            executor = AsyncExecutor(settings=state.plan.settings, runtime=runtime, image=image)
+            try:
+                name = await executor.choose_runtime()
+            except BaseException:
+                await executor.close()
+                raise
+            state.machines[key] = _Machine(name, executor, executor.why)
+        return state.machines[key]
+
+
+def _environment(state: _Run) -> dict[str, str]:
+    found = {"python": platform.python_version(), "platform": platform.platform(terse=True)}
+    for (_runtime, image), machine in state.machines.items():
+        label = f"runtime {machine.name}" + (f", image {image}" if image else "")
+        found[label] = machine.why
+    if state.plan.settings.image:
+        found["image"] = state.plan.settings.image
+    return found
+
+
+async def _gated(
+    gate: asyncio.Semaphore, state: _Run, instance: Instance, runtime: str, name: str
+) -> CaseResult:
+    async with gate:
+        result = await _case(state, instance, runtime, name)
+    if state.on_result is not None:
+        state.on_result(result)
+    return result
+
+
+async def _case(state: _Run, instance: Instance, runtime: str, name: str) -> CaseResult:
+    case = instance.case
+    only = (case.runtime,) if isinstance(case.runtime, str) else case.runtime
+    result = _blank(instance, name)
+    if case.skip or (only is not None and name not in only):
+        result.reason = case.skip or f"only for {' and '.join(only or ())}"
+        return result
+    attempts = 1 + max(case.retries, state.plan.retries)
+    for attempt in range(1, attempts + 1):
+        result.attempts = attempt
+        began = time.monotonic()
+        try:
+            await _attempt(state, instance, runtime, result)
+        except (ExecutorError, OSError) as error:
+            result.verdict, result.reason, result.mismatches = "error", " ".join(str(error).split()), []
+        result.duration_ms = int((time.monotonic() - began) * 1000)
+        if result.verdict == "passed":
+            result.flaky = attempt > 1
+            break
+    return result
+
+
+def _blank(instance: Instance, runtime: str) -> CaseResult:
+    command = instance.case.command
+    shown = os.path.relpath(instance.file)
+    return CaseResult(
+        id=instance.id,
+        skill=instance.slug,
+        name=instance.name,
+        runtime=runtime,
+        file=(str(instance.file) if shown.startswith("..") else shown).replace(os.sep, "/"),
+        line=instance.line,
+        command=command if isinstance(command, str) else shlex.join(command),
+        verdict="skipped",
+    )
+
+
+async def _attempt(state: _Run, instance: Instance, runtime: str, into: CaseResult) -> None:
+    """One attempt in a fresh session."""
+    plan, case = state.plan, instance.case
+    machine = await _machine(state, runtime, case.image)
+    base = machine.executor.settings.limits
+    limits = Limits.model_validate({**base.model_dump(), **case.limits})
+    session = machine.executor.session(limits=limits)
+    try:
+        await session.load(instance.skill)
+        for dest, source in case.inputs.items():
+            content = source.text if isinstance(source, InlineText) else instance.fixture(source)
+            await session.put(dest, content)
+        stdin: str | bytes | None = None
+        if isinstance(case.stdin, StdinFile):
+            stdin = instance.fixture(case.stdin.file).read_bytes()
+        elif case.stdin is not None:
+            stdin = case.stdin
+        result = await session.exec(
+            case.command,
+            skill=instance.skill,
+            env=dict(case.env),
+            stdin=stdin,
+            timeout=case.timeout or plan.timeout or plan.settings.script_timeout,
+            outputs=list(dict.fromkeys([*(item.glob for item in case.expect.files), "out/**"])),
+            output_limits=COLLECTED,
+        )
+        into.result = result
+        if result.status == "lost":
+            into.verdict, into.reason = "error", "the sandbox was lost: " + "; ".join(result.warnings)
+            return
+        outcome = compare(instance, result, [_produced(file) for file in result.files])
+        _judge(plan, instance, outcome, into)
+        if into.verdict == "failed" and plan.keep_failed is not None:
+            into.kept = str(await _keep(session, plan.keep_failed, into, result))
+    finally:
+        with contextlib.suppress(ExecutorError):
+            await session.close()
+        if into.result is not None:
+            into.result = _for_report(into.result, previews=plan.previews)
+
+
+def _judge(plan: Plan, instance: Instance, outcome: Outcome, into: CaseResult) -> None:
+    """The verdict; with `update` golden files are rewritten, but not when something else is wrong too."""
+    into.mismatches = list(outcome.mismatches)
+    into.reason = ""
+    if plan.update and outcome.goldens and len(outcome.goldens) == len(outcome.mismatches):
+        for golden, content in outcome.goldens:
+            golden.parent.mkdir(parents=True, exist_ok=True)
+            golden.write_bytes(content)
+            into.updated.append(os.path.relpath(golden, instance.skill))
+        into.mismatches = []
+    into.verdict = "failed" if into.mismatches else "passed"
+
+
+def _produced(file: OutputFile) -> Produced:
+    content = None if file.truncated else outputs.decode(file)
+    return Produced(file.path, file.size, file.mime, file.sha256, content)
+
+
+def _for_report(result: ExecResult, *, previews: bool) -> ExecResult:
+    """A copy with what a report can show."""
+    made = ExecResult.model_validate(result.model_dump(exclude={"files"}))
+    for name in ("stdout", "stderr"):
+        raw = getattr(result, name).encode("utf-8", "replace")
+        shown, cut = text.clip(raw, raw, len(raw), SHOWN_OUTPUT)
+        setattr(made, name, shown)
+        setattr(made, f"{name}_truncated", cut or getattr(result, f"{name}_truncated"))
+    room = SHOWN_FILES if previews else 0
+    for file in result.files:
+        kept = OutputFile.model_validate(file.model_dump())
+        if kept.content is not None and (kept.size > SHOWN_FILE or kept.size > room):
+            kept.content, kept.truncated = None, True
+        elif kept.content is not None:
+            room -= kept.size
+        made.files.append(kept)
+    return made
+
+
+async def _keep(session: AsyncSession, folder: Path, case: CaseResult, result: ExecResult) -> Path:
+    """Write what the session holds below `folder`. Returns where."""
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", f"{case.skill}--{case.name}--{case.runtime}").strip("-.")[:120]
+    target = folder / name
+    number = 1
+    while target.exists():
+        number += 1
+        target = folder / f"{name}-{number}"
+    target.mkdir(parents=True)
+    (target / "stdout").write_text(result.stdout, "utf-8", errors="replace")
+    (target / "stderr").write_text(result.stderr, "utf-8", errors="replace")
+    (target / "case.json").write_text(json.dumps(case.model_dump(exclude={"result"}), indent=2), "utf-8")
+    (target / "result.json").write_text(json.dumps(result.model_dump(exclude={"files"}), indent=2), "utf-8")
+    limits = OutputLimits(max_files=10_000, inline_bytes=0, max_total_bytes=0)
+    for file in await session.collect("/workspace/**", limits=limits):
+        with contextlib.suppress(ExecutorError, OSError):  # one bad name does not cost the others
+            await file.save(target / "workspace")
+    return target

@@ -1,0 +1,327 @@
+"""`executor test` and `executor skills lint` as they are typed, on every runtime."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+
+from executor import ExecResult, Executor
+from executor.testing import runner
+from executor.testing.cases import Instance, discover
+from executor.testing.expect import Mismatch, Outcome
+
+COMMAND = [sys.executable, "-m", "executor.cli"]
+SKILL = "---\nname: {name}\ndescription: For tests of the tests.\n---\nText.\n"
+
+Invoke = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """An empty root of skills."""
+    folder = tmp_path / "skills"
+    folder.mkdir()
+    return folder.resolve()
+
+
+@pytest.fixture
+def skill(root: Path) -> Callable[..., Path]:
+    """Makes a skill with one case file and scripts."""
+
+    def make(cases: str, name: str = "probe", **scripts: str) -> Path:
+        folder = root / name
+        (folder / "tests").mkdir(parents=True)
+        (folder / "SKILL.md").write_text(SKILL.format(name=name))
+        (folder / "tests" / "a.yaml").write_text(cases)
+        for script, text in scripts.items():
+            (folder / script.replace("_", ".")).write_text(text)
+        return folder
+
+    return make
+
+
+@pytest.fixture
+def test(executor: Executor, runtime: str, root: Path) -> Invoke:
+    """`executor test` on the root, on the runtime under test (which `executor` has checked)."""
+
+    def invoke(*words: str, targets: tuple[str, ...] | None = None) -> subprocess.CompletedProcess[str]:
+        where = targets if targets is not None else (str(root),)
+        line = [*COMMAND, "test", *where, *(() if "--runtime" in words else ("--runtime", runtime)), *words]
+        return subprocess.run(line, capture_output=True, text=True, timeout=120, cwd=root)
+
+    return invoke
+
+
+PASSING = """\
+cases:
+  - name: everything that can stand in a case
+    run: python3 say.py "$GREETING" | tee out/said.txt
+    inputs: {inputs/a.txt: {text: "one\\n"}, work/b: fixtures}
+    env: {GREETING: hello}
+    stdin: {file: fixtures/in.txt}
+    timeout: 10
+    limits: {pids: 32, memory: 256m}
+    expect:
+      stdout: {equals: "hello one two three\\n"}
+      stderr: ''
+      files:
+        - {glob: 'out/*', count: 1, mime: text/plain, size: 20, golden: golden/said.txt}
+        - {glob: work/b/in.txt, contains: three}
+  - name: an exit status
+    argv: [sh, -c, 'exit 3']
+    expect: {exit: 3}
+  - name: a timeout
+    run: sleep 30
+    timeout: 0.5
+    expect: {exit: 124}
+"""
+SAY = """\
+import sys
+print(sys.argv[1], open("inputs/a.txt").read().strip(), "two", sys.stdin.read().strip())
+"""
+
+
+def test_cases_pass_with_all_that_can_stand_in_them(
+    test: Invoke, skill: Callable[..., Path], runtime: str
+) -> None:
+    folder = skill(PASSING, say_py=SAY)
+    for name, text in (("fixtures/in.txt", "three\n"), ("golden/said.txt", "hello one two three\n")):
+        (folder / "tests" / name).parent.mkdir()
+        (folder / "tests" / name).write_text(text)
+    done = test("-j", "3")
+    lines = done.stdout.splitlines()
+    assert (done.returncode, lines[0]) == (0, f"probe [{runtime}]: 3 passed")
+    assert lines[1].startswith(f"3 passed on {runtime} in ")
+    assert len(lines) == 2
+
+
+FAILING = """\
+cases:
+  - name: wrong
+    run: |
+      printf 'one\\n\\033[2J::error::x ##[add-mask]y\\n'; echo oops >&2; echo data > out/o.txt; exit 4
+    expect:
+      stdout: "one\\ntwo\\n"
+  - {name: right, run: 'true'}
+  - {name: left out, run: 'true', skip: not yet}
+"""
+
+
+def test_a_failure_has_the_same_reason_everywhere(
+    test: Invoke, skill: Callable[..., Path], runtime: str, tmp_path: Path
+) -> None:
+    skill(FAILING, never_py="print(1)\n")
+    files = {name: tmp_path / "reports" / name for name in ("j.xml", "r.json")}
+    kept = tmp_path / "kept"
+    done = test(
+        "--junit", str(files["j.xml"]), "--json", str(files["r.json"]), "--github", "--keep-failed", str(kept)
+    )
+    assert done.returncode == 1
+    got = r"'\x1b[2J::error::x ##[add-mask]y'"
+    reasons = ["exit: expected 0, got 4", f"stdout line 2: expected 'two', got {got}"]
+    logged = [reason.replace("##[", r"#\x23[") for reason in reasons]
+    lines = done.stdout.splitlines()
+    assert [line.strip(" -") for line in lines if line.startswith("  - ")] == logged
+    assert "  | -two" in lines and "  | oops" in lines
+    assert "\x1b" not in done.stdout and "##[" not in done.stdout
+    commands = [line for line in lines if line.startswith("::")]
+    place = f"::error file=probe/tests/a.yaml,line=2,title=probe%3A%3Awrong [{runtime}]::"
+    assert commands == [place + "; ".join(logged)]
+    assert "probe: no case runs never.py" in lines
+
+    root = ET.fromstring(files["j.xml"].read_bytes())
+    assert [found.attrib["message"] for found in root.iter("failure")] == ["; ".join(reasons)]
+    assert [found.attrib["message"] for found in root.iter("skipped")] == ["not yet"]
+    report = json.loads(files["r.json"].read_text())
+    assert report["counts"] == {"passed": 1, "failed": 1, "error": 0, "skipped": 1, "flaky": 0}
+    wrong = report["results"][0]
+    assert [f"{m['where']}: expected {m['expected']}, got {m['got']}" for m in wrong["mismatches"]] == reasons
+    folder = Path(wrong["kept"])
+    assert folder == kept / f"probe--wrong--{runtime}"
+    assert (folder / "workspace" / "out" / "o.txt").read_text() == "data\n"
+    assert (folder / "stderr").read_text() == "oops\n"
+    assert json.loads((folder / "result.json").read_text())["exit_code"] == 4
+
+
+def test_goldens_are_rewritten_only_where_nothing_else_is_wrong(
+    test: Invoke, skill: Callable[..., Path]
+) -> None:
+    folder = skill(
+        "cases:\n"
+        "  - {name: changed, run: echo new, expect: {stdout: {golden: g/changed.txt}}}\n"
+        "  - {name: broken, run: echo new; exit 1, expect: {stdout: {golden: g/broken.txt}}}\n"
+    )
+    (folder / "tests" / "g").mkdir()
+    (folder / "tests" / "g" / "changed.txt").write_text("old\n")
+    assert test().returncode == 1
+    done = test("--update")
+    assert done.returncode == 1
+    assert "updated probe/tests/g/changed.txt" in done.stdout.splitlines()
+    assert (folder / "tests" / "g" / "changed.txt").read_text() == "new\n"
+    assert not (folder / "tests" / "g" / "broken.txt").exists()
+    assert test("-k", "changed").returncode == 0
+
+
+def test_a_case_that_passes_at_a_later_attempt_is_flaky(
+    executor: Executor, skill: Callable[..., Path], runtime: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = skill("cases:\n  - {name: a, run: 'true', retries: 2}\n  - {name: b, run: 'true'}\n")
+    bad = Outcome((Mismatch(where="exit", expected="0", got="1"),), ())
+    seen: list[str] = []
+
+    def compare_badly_once(instance: Instance, result: ExecResult, _files: object) -> Outcome:
+        seen.append(f"{instance.name} {result.session_id}")
+        return bad if seen.count(seen[-1]) == 1 and len(seen) in (1, 3) else Outcome((), ())
+
+    monkeypatch.setattr(runner, "compare", compare_badly_once)
+    report = asyncio.run(runner.run(runner.Plan(discover(folder), executor.settings, runtimes=[runtime])))
+    assert [(found.verdict, found.attempts, found.flaky) for found in report.results] == [
+        ("passed", 2, True),
+        ("failed", 1, False),
+    ]
+    assert len(set(seen)) == 3  # each attempt has a session of its own
+
+
+def test_selection(test: Invoke, skill: Callable[..., Path], runtime: str) -> None:
+    skill("cases:\n  - {name: a one, run: 'true'}\n  - {name: a two, run: 'true'}\n")
+    skill("cases:\n  - {name: b, run: 'false'}\n", name="other")
+    done = test("-v", "-k", "probe and not one")
+    assert done.stdout.splitlines()[0].startswith(f"passed  probe::a two [{runtime}] ")
+    assert (done.returncode, done.stdout.splitlines()[1]) == (0, f"probe [{runtime}]: 1 passed")
+    assert test(targets=("other",)).returncode == 1
+    nothing = test("-k", "nonsense")
+    assert (nothing.returncode, "no case is meant by -k 'nonsense'" in nothing.stderr) == (125, True)
+
+
+def test_what_the_executor_cannot_do_is_125_and_not_a_failed_case(
+    test: Invoke, skill: Callable[..., Path]
+) -> None:
+    folder = skill("cases:\n  - {name: a, run: 'true'}\n")
+    for text, message in (
+        ("cases:\n  - {name: a}\n", "probe/tests/a.yaml:2: give either `run` or `argv`"),
+        ("cases: [\n", "is not YAML"),
+    ):
+        (folder / "tests" / "a.yaml").write_text(text)
+        done = test()
+        assert (done.returncode, message in done.stderr) == (125, True)
+    (folder / "tests" / "a.yaml").unlink()
+    done = test()
+    assert (done.returncode, "there is no case in these skills" in done.stderr) == (125, True)
+    assert test("--runtime", "nonsense").returncode == 125
+
+
+def test_a_broken_skill_is_an_error_of_its_cases_alone(
+    test: Invoke, skill: Callable[..., Path], runtime: str
+) -> None:
+    broken = skill("cases:\n  - {name: a, run: 'true'}\n", name="broken")
+    (broken / "SKILL.md").write_bytes(b"\0\0")
+    skill("cases:\n  - {name: a, run: 'true'}\n")
+    done = test()
+    assert done.returncode == 125
+    assert f"broken [{runtime}]: 1 error" in done.stdout.splitlines()
+    assert f"probe [{runtime}]: 1 passed" in done.stdout.splitlines()
+
+
+def test_a_case_for_another_runtime_is_skipped(
+    test: Invoke, skill: Callable[..., Path], runtime: str
+) -> None:
+    other = {"local": "container", "container": "local"}[runtime]
+    skill(
+        f"cases:\n  - {{name: a, run: 'true', runtime: {other}}}\n"
+        f"  - {{name: b, run: 'true', runtime: {runtime}}}\n"
+    )
+    done = test("-v")
+    assert f"skipped probe::a [{runtime}] 0.00 s: only for {other}" in done.stdout.splitlines()
+    assert done.returncode == 0
+
+
+def test_forty_cases_side_by_side(test: Invoke, skill: Callable[..., Path], runtime: str) -> None:
+    many = "[" + ", ".join(f"{{n: {n}}}" for n in range(40)) + "]"
+    skill(
+        "cases:\n  - name: 'number {{n}}'\n"
+        "    run: test ! -e work/mark && echo {{n}} | tee work/mark out/{{n}}.txt\n"
+        f"    parametrize: {many}\n"
+        "    expect: {stdout: '{{n}}', files: [{glob: 'out/*', count: 1}, {glob: 'out/{{n}}.txt'}]}\n"
+    )
+    done = test("-j", "8")
+    assert (done.returncode, done.stdout.splitlines()[0]) == (0, f"probe [{runtime}]: 40 passed")
+
+
+def test_the_projects_own_skills_pass(test: Invoke, skills_root: Path, runtime: str) -> None:
+    done = test("-j", "4", targets=(str(Path(__file__).parents[2] / "skills"),))
+    assert done.stdout.splitlines()[:4] == [
+        f"heatmap-png [{runtime}]: 4 passed",
+        f"log-digest [{runtime}]: 5 passed",
+        f"sales-report [{runtime}]: 7 passed",
+        f"table-convert [{runtime}]: 9 passed",
+    ]
+    assert done.returncode == 0
+
+
+def lint(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*COMMAND, "skills", "lint", *words], capture_output=True, text=True, cwd=cwd, timeout=60
+    )
+
+
+def test_lint_as_it_is_typed(root: Path, skill: Callable[..., Path]) -> None:
+    folder = skill("cases:\n  - {name: a, run: 'true'}\n", run_sh="#!/bin/bash\necho 1\n")
+    done = lint(cwd=folder.parent.parent)
+    assert (done.returncode, done.stdout.splitlines()[0]) == (
+        0,
+        "skills/probe/run.sh:1: warning script-mode: its mode is 644",
+    )
+    assert done.stderr.splitlines()[-1] == "executor: 1 skill: 1 warning"
+    assert lint("--strict", cwd=root.parent).returncode == 1
+    assert lint("--strict", "--ignore", "script-mode", cwd=root.parent).returncode == 0
+    fixed = lint("--strict", "--fix", cwd=root.parent)
+    assert (fixed.returncode, fixed.stdout, os.access(folder / "run.sh", os.X_OK)) == (0, "", True)
+    (folder / "SKILL.md").write_text("nothing\n")
+    assert lint("--format", "sarif", cwd=root.parent).returncode == 1
+    assert lint("no-such-folder", cwd=root.parent).returncode == 125
+
+
+def test_the_github_action_runs_the_installed_commands(
+    executor: Executor, runtime: str, skill: Callable[..., Path], tmp_path: Path
+) -> None:
+    """The steps of action.yml as GitHub runs them: bash, the inputs in variables."""
+    folder = skill(FAILING, name="with blank")
+    (folder / "SKILL.md").write_text(SKILL.format(name="with blank"))
+    bin_folder = tmp_path / "executor" / "bin"
+    bin_folder.mkdir(parents=True)
+    (bin_folder / "executor").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m executor.cli "$@"\n')
+    (bin_folder / "executor").chmod(0o755)
+    inputs = {
+        "SKILLS": "skills/with blank\n\n",
+        "RUNTIME": runtime,
+        "JOBS": "2",
+        "STRICT": "true",
+        "REPORTS": "reports",
+        "RUNNER_TEMP": str(tmp_path),
+    }
+    action = yaml.safe_load((Path(__file__).parents[2] / "action.yml").read_text("utf-8"))
+    steps = {step["name"]: step for step in action["runs"]["steps"]}
+    done = {}
+    for name in ("Lint", "Test"):
+        step = steps[name]
+        assert set(step["env"]) <= set(inputs)
+        line = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", step["run"]]
+        done[name] = subprocess.run(
+            line, env={**os.environ, **inputs}, cwd=tmp_path, capture_output=True, text=True, timeout=120
+        )
+    assert done["Lint"].returncode == 1
+    assert done["Lint"].stdout.startswith(
+        "::error file=skills/with blank/SKILL.md,line=2,title=name-characters::"
+    )
+    assert done["Test"].returncode == 1
+    assert "::error file=skills/with blank/tests/a.yaml,line=2," in done["Test"].stdout
+    assert sorted(file.name for file in (tmp_path / "reports").iterdir()) == ["junit.xml", "report.html"]
