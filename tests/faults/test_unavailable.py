@@ -247,7 +247,8 @@ def test_other_systems_import_the_package_and_local_says_it_needs_linux(
     code = ELSEWHERE.format(platform=platform, missing=missing, os_names=os_names)
     # What is not ours takes this machine for granted: it is imported before the change.
     before = (
-        "import executor, executor.cli.app, asyncio, sys\n"
+        "import asyncio, sys, executor.cli.app, executor.cli.run, executor.sync\n"
+        "import executor.runtimes.container\n"
         "for name in [n for n in sys.modules if n.partition('.')[0] == 'executor']: del sys.modules[name]\n"
     )
     done = subprocess.run([sys.executable, "-c", before + code], capture_output=True, text=True, timeout=60)

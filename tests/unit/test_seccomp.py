@@ -515,14 +515,19 @@ async def child():
     return (await process.communicate())[0].decode().strip()
 
 
+with multiprocessing.get_context("fork").Pool(2) as pool:
+    forked = pool.map(abs, [-1, -2])
+with multiprocessing.get_context("forkserver").Pool(1) as pool:
+    served = pool.map(abs, [-3])
+
 print(json.dumps({
     "sqlite": db.execute("select count(*) from t").fetchone()[0],
     "socket": client.recv(5).decode(),
     "interfaces": [name for _, name in socket.if_nameindex()],
     "subprocess": subprocess.check_output(["bash", "-c", "seq 100 | tail -1; ulimit -c 0"], text=True),
     "asyncio": asyncio.run(child()),
-    "pool": multiprocessing.get_context("fork").Pool(2).map(abs, [-1, -2]),
-    "spawn": multiprocessing.get_context("forkserver").Pool(1).map(abs, [-3]),
+    "pool": forked,
+    "spawn": served,
 }))
 """
 
