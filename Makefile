@@ -46,7 +46,7 @@ bench: setup ## measure starts, runs and transfers
 	@$(ENGINE) -- $(BASH_C) '$(IMAGES) && $(PYTHON) tests/bench/bench.py $(BENCH_ARGS)'
 
 soak: setup ## the same, for a long time
-	@$(ENGINE) -- $(BASH_C) '$(IMAGES) && EXECUTOR_SOAK=1 $(BIN)/pytest tests/bench $(PYTEST_ARGS)'
+	@$(ENGINE) -- $(BASH_C) '$(IMAGES) && EXECUTOR_SOAK=1 $(BIN)/pytest tests/unit tests/hostile $(PYTEST_ARGS)'
 
 images: setup ## the image on the engine and the root filesystem
 	@$(ENGINE) --optional -- $(IMAGES)
