@@ -14,6 +14,7 @@ Rules of this module:
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
@@ -22,6 +23,7 @@ import secrets
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from executor.errors import BadRequestError
 from executor.workspace import mime
@@ -87,29 +89,31 @@ class ArtifactStore:
             raise BadRequestError(
                 f"{name!r} does not fit: {held:,} of {self.max_total_bytes:,} bytes of artifacts are used",
             )
-        place = self._root / key_of(name)
-        place.mkdir(parents=True, exist_ok=True, mode=0o700)
         about = {
             "name": name,
             "size": len(data),
             "mime": mime.guess(name.rpartition("/")[2], data[: mime.HEAD_BYTES], len(data)),
             "sha256": hashlib.sha256(data).hexdigest(),
         }
+        try:
+            return self.get(name, self._add(self._root / key_of(name), name, data, about))
+        except OSError as error:
+            raise BadRequestError(f"{name!r} cannot be kept in {self.folder}: {error.strerror}") from error
+
+    def _add(self, place: Path, name: str, data: bytes, about: dict[str, Any]) -> int:
+        """Write the next version; its number."""
+        place.mkdir(parents=True, exist_ok=True, mode=0o700)
         making = place / f".new-{secrets.token_hex(8)}"
         making.mkdir(mode=0o700)
         try:
             (making / "data").write_bytes(data)
             (making / "about.json").write_text(json.dumps(about), "utf-8")
             version = max(self.versions(name), default=-1) + 1
-            while True:
-                with contextlib.suppress(OSError):  # a full folder of that name: another writer was first
-                    if not (place / str(version)).exists():
-                        os.rename(making, place / str(version))
-                        break
+            while not _renamed(making, place / str(version)):
                 version += 1
         finally:
             shutil.rmtree(making, ignore_errors=True)
-        return self.get(name, version)
+        return version
 
     def get(self, name: str, version: int | None = None) -> Artifact:
         """One version, by default the latest. BadRequestError when there is none."""
@@ -161,7 +165,7 @@ class ArtifactStore:
             pins = self._pins()
             kept = pins.get(pin)
             if kept is not None and kept["name"] == name:
-                return self.get(name, kept["version"])
+                return self.get(name, int(kept["version"]))
         artifact = self.get(name, version)
         if pin:
             self._keep_pins({**self._pins(), pin: {"name": name, "version": artifact.version}})
@@ -174,17 +178,28 @@ class ArtifactStore:
                 total += data.stat().st_size
         return total
 
-    def _pins(self) -> dict[str, dict[str, object]]:
+    def _pins(self) -> dict[str, dict[str, Any]]:
         try:
             found = json.loads((self._root / "pins.json").read_text("utf-8"))
         except (FileNotFoundError, ValueError):
             return {}
         return found if isinstance(found, dict) else {}
 
-    def _keep_pins(self, pins: dict[str, dict[str, object]]) -> None:
+    def _keep_pins(self, pins: dict[str, dict[str, Any]]) -> None:
         part = self._root / f".pins-{secrets.token_hex(8)}"
         part.write_text(json.dumps(pins, sort_keys=True), "utf-8")
         os.replace(part, self._root / "pins.json")
+
+
+def _renamed(folder: Path, target: Path) -> bool:
+    """False when another writer was first: a version that is there is never empty."""
+    try:
+        os.rename(folder, target)
+    except OSError as error:
+        if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
+            return False
+        raise
+    return True
 
 
 def parse_ref(ref: str) -> tuple[str, int | None]:
@@ -200,7 +215,7 @@ def parse_ref(ref: str) -> tuple[str, int | None]:
 
 
 def check_name(name: str) -> None:
-    """BadRequestError unless an artifact may have this name: a plain relative path of printable characters."""
+    """BadRequestError unless an artifact may have this name: a plain relative path, printable."""
     parts = name.split("/")
     if not name or any(part in ("", ".", "..") for part in parts):
         raise BadRequestError(f"{name[:80]!r} cannot be an artifact's name: it is no plain relative path")
@@ -225,7 +240,7 @@ def key_of(name: str) -> str:
         key = f"_{ord(key[0]):02x}{key[1:]}"
     if len(key) > _MAX_KEY:
         return (
-            key[: _MAX_KEY - 35]
+            key[: _MAX_KEY - 34]
             + "__"
             + hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:32]
         )

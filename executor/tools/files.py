@@ -1,0 +1,289 @@
+"""Files of the workspace: listed, read, written, edited, saved as artifacts.
+
+Every path goes through `layout.absolute`, and every byte through the guest, which follows no link out of the
+two roots: nothing of the host is opened by a name that a model gave.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable
+
+from executor.channel.files import Entry
+from executor.errors import BadPathError
+from executor.guest import records
+from executor.tools.desk import Desk
+from executor.tools.inputs import EditFile, ListFiles, ReadFile, SaveArtifact, WriteFile
+from executor.tools.outputs import ArtifactSaved, FileEdited, FileEntry, FileRead, FilesListed, FileWritten
+from executor.tools.results import Image, RefusedError, ToolResult
+from executor.workspace import globs, layout, mime, staging
+from executor.workspace.outputs import read_whole
+from executor.workspace.text import printable, printable_name
+
+TYPES = {records.REGULAR: "file", records.FOLDER: "folder", records.LINK: "link"}
+IMAGES = ("image/png", "image/jpeg", "image/gif", "image/webp")
+EDIT_BYTES = 16 << 20  # of a file that is shown, edited or appended to
+SAVED_FROM = ("/workspace/work/", "/workspace/out/", "/workspace/runs/")
+
+
+async def workspace_list_files(desk: Desk, args: ListFiles) -> ToolResult:
+    """List a folder."""
+    root = os.fsencode(layout.absolute(args.path or "."))
+    recursive = args.recursive or "/" in args.pattern or "**" in args.pattern
+    listing = await (await desk.channel()).list_files([root], recursive=recursive)
+    canonical = listing.roots.get(root)
+    if not isinstance(canonical, bytes):
+        raise BadPathError(f"cannot list {args.path!r}: {os.strerror(canonical or 2)}")
+    wanted = _matcher(args.pattern)
+    found = []
+    for entry in sorted(listing.entries, key=lambda entry: entry.path):
+        if entry.path == canonical:
+            raise BadPathError(f"{args.path!r} is a file", hint="Read it with workspace_read_file.")
+        below = os.fsdecode(entry.path[len(canonical) + 1 :])
+        if wanted is None or wanted(below):
+            found.append((entry, below))
+    truncated = len(found) > args.limit
+    entries = [_entry(entry, printable_name(below)) for entry, below in found[: args.limit]]
+    made = FilesListed(path=args.path or ".", entries=entries, truncated=truncated)
+    lines = [_entry_line(entry) for entry in made.entries] or ["(empty)"]
+    if truncated:
+        lines.append(f"(the first {args.limit} of {len(found)}; give a folder, a pattern or a higher limit)")
+    return ToolResult("\n".join(lines), made.model_dump(mode="json"))
+
+
+async def workspace_read_file(desk: Desk, args: ReadFile) -> ToolResult:
+    """Show a file: lines of a text, or a picture."""
+    shown = printable_name(args.path)
+    data = await _read(desk, args.path, EDIT_BYTES)
+    kind = mime.guess(args.path.rpartition("/")[2], data[: mime.HEAD_BYTES], len(data))
+    if kind in IMAGES and len(data) <= desk.options.image_bytes:
+        made = FileRead(
+            path=shown,
+            size=len(data),
+            mime=kind,
+            content=None,
+            start_line=1,
+            lines=0,
+            total_lines=0,
+            truncated=False,
+        )
+        image = Image(data, kind, shown)
+        return ToolResult(f"{shown}: {kind}, {len(data)} bytes", made.model_dump(mode="json"), (image,))
+    text = _text(data)
+    if text is None:
+        made = FileRead(
+            path=shown,
+            size=len(data),
+            mime=kind,
+            content=None,
+            start_line=1,
+            lines=0,
+            total_lines=0,
+            truncated=True,
+        )
+        advice = "it is not text: look at it with a command, or save it with workspace_save_artifact"
+        return ToolResult(f"{shown}: {kind}, {len(data)} bytes; {advice}", made.model_dump(mode="json"))
+    return _lines(desk, args, shown, kind, data, text)
+
+
+def _lines(desk: Desk, args: ReadFile, shown: str, kind: str, data: bytes, text: str) -> ToolResult:
+    lines = text.splitlines(keepends=True)
+    if args.start_line > max(1, len(lines)):
+        raise RefusedError(
+            f"start_line={args.start_line} is behind the end of {shown}: it has {len(lines)} lines",
+            kind="BadRequestError",
+        )
+    taken: list[str] = []
+    size = 0
+    cut_line = False
+    for line in lines[args.start_line - 1 :][: args.max_lines]:
+        size += len(line.encode())
+        if size > desk.options.read_bytes:
+            if not taken:  # one line alone is too long: its beginning
+                taken.append(line.encode()[: desk.options.read_bytes].decode("utf-8", "ignore"))
+                cut_line = True
+            break
+        taken.append(line)
+    last = args.start_line + len(taken) - 1
+    truncated = cut_line or args.start_line > 1 or last < len(lines)
+    content = printable("".join(taken))
+    made = FileRead(
+        path=shown,
+        size=len(data),
+        mime=kind,
+        content=content,
+        start_line=args.start_line,
+        lines=len(taken),
+        total_lines=len(lines),
+        truncated=truncated,
+    )
+    note = ""
+    if cut_line:
+        note = f"\n[line {args.start_line} is cut at {desk.options.read_bytes} bytes]"
+    elif last < len(lines):
+        note = f"\n[lines {args.start_line} to {last} of {len(lines)}; go on with start_line={last + 1}]"
+    return ToolResult(content.removesuffix("\n") + note, made.model_dump(mode="json"))
+
+
+async def workspace_write_file(desk: Desk, args: WriteFile) -> ToolResult:
+    """Write a file, with its folders."""
+    data = args.content.encode()
+    entry = await _stat(desk, args.path)
+    if args.append and entry is not None:
+        data = await _read(desk, args.path, EDIT_BYTES) + data
+    await _write(desk, args.path, data, entry)
+    shown = printable_name(args.path)
+    made = FileWritten(path=shown, size=len(data))
+    return ToolResult(f"wrote {shown}, {len(data)} bytes", made.model_dump(mode="json"))
+
+
+async def workspace_edit_file(desk: Desk, args: EditFile) -> ToolResult:
+    """Replace text in a file."""
+    entry = await _stat(desk, args.path)
+    data = await _read(desk, args.path, EDIT_BYTES)
+    old, new = args.old_text.encode(), args.new_text.encode()
+    if old not in data and b"\r\n" in data and b"\n" in old:
+        # A model does not see which line ends a file has: they stay as they are.
+        old, new = (part.replace(b"\r\n", b"\n").replace(b"\n", b"\r\n") for part in (old, new))
+    count = data.count(old)
+    shown = printable_name(args.path)
+    if count == 0:
+        raise RefusedError(f"old_text is not in {shown}", "Read the file again and copy the text exactly.")
+    if count > 1 and not args.replace_all:
+        raise RefusedError(
+            f"old_text is {count} times in {shown}",
+            "Give more of the text around it, or replace_all=true.",
+        )
+    if old == new:
+        raise RefusedError("old_text and new_text are the same", "Nothing was changed.")
+    size = len(data) + count * (len(new) - len(old))
+    if size > EDIT_BYTES:
+        raise RefusedError(f"{shown} would have {size:,} bytes, more than {EDIT_BYTES:,}", "Use a command.")
+    data = data.replace(old, new)
+    await _write(desk, args.path, data, entry)
+    made = FileEdited(path=shown, replaced=count, size=len(data))
+    return ToolResult(f"replaced {count} in {shown}", made.model_dump(mode="json"))
+
+
+async def workspace_save_artifact(desk: Desk, args: SaveArtifact) -> ToolResult:
+    """Keep a file beyond the session."""
+    store = desk.artifacts
+    if store is None:
+        raise RefusedError("there is no place for artifacts here", kind="BadRequestError")
+    if any(character in args.path for character in "*?["):
+        raise BadPathError(f"{args.path!r} has a wildcard: name one file")
+    path = layout.absolute(args.path)
+    if not path.startswith(SAVED_FROM):
+        raise BadPathError(
+            f"{args.path!r} cannot be saved: it is not below work/, out/ or runs/",
+            hint="Copy it to out/ first.",
+        )
+    entry = await _stat(desk, args.path)
+    if entry is not None and entry.size > store.max_bytes:
+        raise RefusedError(
+            f"{args.path!r} has {entry.size:,} bytes and an artifact may have {store.max_bytes:,}",
+            "Save a smaller file, or several parts.",
+        )
+    data = await _read(desk, args.path, store.max_bytes)
+    name = path.removeprefix(layout.WORKSPACE + "/")
+    artifact = store.save(name, data)
+    made = ArtifactSaved(
+        path=name,
+        saved_as=artifact.name,
+        version=artifact.version,
+        ref=artifact.ref,
+        mime_type=artifact.mime,
+        size_bytes=artifact.size,
+    )
+    return ToolResult(f"saved {artifact.ref}, {artifact.mime}, {artifact.size} bytes", made.model_dump())
+
+
+# --- inside -------------------------------------------------------------------------------------------------
+
+
+async def _stat(desk: Desk, path: str) -> Entry | None:
+    """The entry of a file; None when there is none. BadPathError for a folder and for what is no file."""
+    absolute = os.fsencode(layout.absolute(path))
+    folder = absolute.rpartition(b"/")[0]
+    if folder in (b"", b"/"):
+        raise BadPathError(f"{path!r} is a folder that every session has: name a file in it")
+    listing = await (await desk.channel()).list_files([folder], recursive=False)
+    canonical = listing.roots.get(folder)
+    if not isinstance(canonical, bytes):
+        return None
+    wanted = canonical + absolute[len(folder) :]
+    entry = next((entry for entry in listing.entries if entry.path == wanted), None)
+    if entry is not None and entry.kind == records.FOLDER:
+        raise BadPathError(f"{path!r} is a folder: name a file in it")
+    return entry
+
+
+async def _read(desk: Desk, path: str, most: int) -> bytes:
+    entry = await _stat(desk, path)
+    if entry is not None and entry.size > most:
+        raise RefusedError(
+            f"{path!r} has {entry.size:,} bytes, more than the {most:,} that this tool reads",
+            "Look at a part of it with a command, such as head or sed.",
+        )
+    data = bytearray()
+    too_large = False
+
+    def take(piece: bytes) -> None:
+        nonlocal too_large
+        too_large = too_large or len(data) + len(piece) > most
+        if not too_large:
+            data.extend(piece)
+
+    session = await desk.session()
+    await read_whole(
+        await desk.channel(),
+        layout.absolute(path),
+        most_bytes=max(session.limits.disk, session.limits.tmp),
+        take=take,
+    )
+    if too_large:
+        raise RefusedError(f"{path!r} grew beyond {most:,} bytes while it was read")
+    return bytes(data)
+
+
+async def _write(desk: Desk, path: str, data: bytes, entry: Entry | None) -> None:
+    """Whole, and with the mode that the file had."""
+    absolute = layout.absolute(path)
+    for root in (layout.WORKSPACE, layout.SKILLS):
+        name = absolute.removeprefix(root + "/")
+        if name != absolute:
+            mode = 0o644 if entry is None else 0o755 if entry.mode & stat.S_IXUSR else 0o644
+            channel = await desk.channel()
+            await channel.put_files(root.encode(), staging.bytes_records(os.fsencode(name), data, mode))
+            return
+    raise BadPathError(f"{path!r} is a folder that every session has: name a file in it")
+
+
+def _matcher(pattern: str) -> Callable[[str], bool] | None:
+    if not pattern:
+        return None
+    compiled = globs.compile_globs([f"{layout.WORKSPACE}/{pattern.lstrip('/')}"], variables={}, skill=None)
+    base = os.fsencode(layout.WORKSPACE) + b"/"
+    return lambda below: any(glob.matches(base + os.fsencode(below)) for glob in compiled)
+
+
+def _entry(entry: Entry, path: str) -> FileEntry:
+    kind = TYPES.get(entry.kind, "other")
+    size = entry.size if kind == "file" else 0
+    return FileEntry(path=path, type=kind, size=size)
+
+
+def _entry_line(entry: FileEntry) -> str:
+    if entry.type == "folder":
+        return entry.path + "/"
+    return f"{entry.path}  {entry.size} bytes" if entry.type == "file" else f"{entry.path}  ({entry.type})"
+
+
+def _text(data: bytes) -> str | None:
+    if b"\0" in data:
+        return None
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError:
+        return None

@@ -1,0 +1,179 @@
+"""The arguments of every tool. What a field's description says is what the model reads.
+
+Unknown arguments are refused by name; numbers in quotes are taken for numbers, as models write them.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field
+
+SignalName = Literal["INT", "TERM", "HUP", "QUIT", "KILL", "USR1", "USR2", "TSTP", "CONT"]
+MAX_CHARS = 1 << 20  # of one write to a program
+
+
+class Arguments(BaseModel):
+    """What every tool's arguments have in common."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, coerce_numbers_to_str=True)
+
+
+SkillName = Annotated[str, Field(min_length=1, max_length=256, description="Name of the skill.")]
+SessionId = Annotated[
+    str,
+    Field(
+        min_length=1,
+        max_length=64,
+        validation_alias=AliasChoices("session_id", "sessionId"),
+        description="The session_id that workspace_exec returned.",
+    ),
+]
+Yield = Annotated[
+    int | None,
+    Field(
+        ge=0,
+        le=600_000,
+        validation_alias=AliasChoices("yield_time_ms", "yieldMs"),
+        description="Milliseconds to wait for output before the call returns.",
+    ),
+]
+WorkspacePath = Annotated[
+    str,
+    Field(
+        min_length=1,
+        max_length=4096,
+        description="Path below /workspace (relative to it) or below skills/<name>.",
+    ),
+]
+
+
+class LoadSkill(Arguments):
+    skill: SkillName
+    docs: list[str] = Field([], max_length=64, description="Documents of the skill to show with it.")
+    include_all_docs: bool = Field(False, description="Show all of its documents. Costs tokens.")
+
+
+class UnloadSkill(Arguments):
+    skill: SkillName
+
+
+class ActivateSkill(Arguments):
+    skill: SkillName
+    query: str = Field("", max_length=4096, description="What the skill is needed for.")
+
+
+class ExitSkill(Arguments):
+    pass
+
+
+class NoArguments(Arguments):
+    pass
+
+
+class InvokeSkill(Arguments):
+    skill: SkillName
+    args: str = Field("", max_length=1 << 16, description="Words for the skill, as a user would type them.")
+
+
+class SelectDocs(Arguments):
+    skill: SkillName
+    docs: list[str] = Field([], max_length=64, description="Documents, as skill_list_docs names them.")
+    include_all_docs: bool = Field(False, description="Select all of its documents.")
+    mode: str = Field(
+        "replace",
+        description="add: to those selected; replace: instead of them (default); clear: select none.",
+    )
+
+
+class ListDocs(Arguments):
+    skill: SkillName
+
+
+class ReadResource(Arguments):
+    skill: str | None = Field(
+        None, max_length=256, description="Name of the skill. Without it, path begins with the skill's name."
+    )
+    path: str = Field(min_length=1, max_length=4096, description="Path of the file in the skill.")
+    offset: int = Field(0, ge=0, description="First byte to show, for long files.")
+
+
+class Exec(Arguments):
+    command: str = Field(min_length=1, max_length=1 << 17, description="A shell command line.")
+    cwd: str = Field(
+        "", max_length=4096, description="Where it starts: below work, out, inputs, runs or skills/<name>."
+    )
+    env: dict[str, str] = Field({}, max_length=256, description="Variables for the command.")
+    stdin: str | None = Field(
+        None,
+        max_length=16 << 20,
+        description="What the command reads on stdin. In the background or on a terminal more can follow.",
+    )
+    timeout_sec: float | None = Field(
+        None,
+        gt=0,
+        validation_alias=AliasChoices("timeout_sec", "timeoutSec", "timeout"),
+        description="Seconds until it is ended. Default 300; in the background none.",
+    )
+    background: bool = Field(
+        False,
+        description="Return at once with a session_id; the command goes on and reads its stdin from "
+        "workspace_write_stdin.",
+    )
+    tty: bool = Field(False, description="Run it on a terminal, as a session.")
+    yield_time_ms: Yield = None
+
+
+class WriteStdin(Arguments):
+    session_id: SessionId
+    chars: str = Field("", max_length=MAX_CHARS, description="What to write; empty just reads what is new.")
+    append_newline: bool = Field(
+        False,
+        validation_alias=AliasChoices("append_newline", "appendNewline", "submit"),
+        description="Write a line end behind it.",
+    )
+    eof: bool = Field(False, description="End of file: the command's stdin is closed after this.")
+    signal: SignalName | None = Field(None, description="Signal for the command's processes, sent first.")
+    rows: int | None = Field(None, ge=1, le=10_000, description="New height of its terminal, with columns.")
+    columns: int | None = Field(None, ge=1, le=10_000, description="New width of its terminal, with rows.")
+    yield_time_ms: Yield = None
+
+
+class KillSession(Arguments):
+    session_id: SessionId
+
+
+class ListFiles(Arguments):
+    path: str = Field(".", max_length=4096, description="Folder to list.")
+    recursive: bool = Field(False, description="Also what is in its folders.")
+    pattern: str = Field("", max_length=1024, description="Only paths below it that match, such as **/*.csv.")
+    limit: int = Field(200, ge=1, le=2000, description="How many entries at most.")
+
+
+class ReadFile(Arguments):
+    path: WorkspacePath
+    start_line: int = Field(1, ge=1, description="First line to show.")
+    max_lines: int = Field(2000, ge=1, le=100_000, description="How many lines at most.")
+
+
+class WriteFile(Arguments):
+    path: WorkspacePath
+    content: str = Field(max_length=16 << 20, description="The whole new content.")
+    append: bool = Field(False, description="Write behind what is there, instead of over it.")
+
+
+class EditFile(Arguments):
+    path: WorkspacePath
+    old_text: str = Field(
+        min_length=1, max_length=1 << 20, description="Text to replace; it has to be there exactly once."
+    )
+    new_text: str = Field(max_length=1 << 20, description="Text to put in its place.")
+    replace_all: bool = Field(False, description="Replace every occurrence.")
+
+
+class SaveArtifact(Arguments):
+    path: WorkspacePath
+
+
+class BashCommand(Arguments):
+    command: str = Field(min_length=1, max_length=1 << 17, description="A shell command line.")
