@@ -10,7 +10,8 @@ PYTHON := $(BIN)/python
 # The engine around a command: one that answers is used as it is, else a private one runs as long as the command.
 ENGINE := $(PYTHON) dev/engine.py run
 IMAGES := $(PYTHON) -m executor.images build base
-PYTEST_ARGS ?=
+# Three at a time on two cores: most tests wait for a deadline or a start more than they compute.
+PYTEST_ARGS ?= -n 3 --dist loadfile
 BENCH_ARGS ?=
 
 # The command that `make demo` shows.
