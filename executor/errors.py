@@ -4,6 +4,7 @@
     ├── BadRequestError            what the caller asked for cannot be done
     │   ├── BadPathError           a path, glob or cwd that leaves the workspace or is malformed
     │   ├── BadLimitError          a limit that cannot be read or cannot be met
+    │   ├── GrantError             a tool or a grant that cannot be
     │   └── SessionClosedError     the session was closed before this call
     ├── SkillError                 about a skill
     │   ├── SkillNotFoundError     no such skill in the roots
@@ -48,6 +49,10 @@ class BadPathError(BadRequestError, ValueError):
 
 class BadLimitError(BadRequestError, ValueError):
     """A limit that cannot be read or cannot be met on this machine."""
+
+
+class GrantError(BadRequestError, ValueError):
+    """A tool, a schema or a grant that cannot be."""
 
 
 class SessionClosedError(BadRequestError):

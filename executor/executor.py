@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from executor.bridge import AuditLog, Grant
 from executor.errors import (
     BadRequestError,
     ExecutorError,
@@ -35,7 +36,8 @@ class AsyncExecutor:
     """Runs skills in sandboxes.
 
     `skills`: roots, the first wins (default `$SKILLS_ROOT`, then `./skills`). `runtime`: `auto`, `container`,
-    `local`, or a `Runtime` of your own. `image`: see `Settings.image`. `settings`: everything else.
+    `local`, or a `Runtime` of your own. `image`: see `Settings.image`. `grant`: what no run of any session
+    gets more than (default: no such bound). `settings`: everything else.
     """
 
     def __init__(
@@ -44,6 +46,7 @@ class AsyncExecutor:
         skills: Sequence[str | os.PathLike[str]] | None = None,
         runtime: str | Runtime | None = None,
         image: str | None = None,
+        grant: Grant | None = None,
         settings: Settings | None = None,
     ) -> None:
         overrides: dict[str, Any] = {"image": image}
@@ -60,6 +63,10 @@ class AsyncExecutor:
         self.repository = Repository(settings.skills)
         self.store = Store(Path(settings.state_dir) if settings.state_dir else data_dir() / "state")
         """Where checkpoints are kept."""
+        self.audit = AuditLog(settings.audit or None)
+        """Where the calls of granted tools are recorded."""
+        self.grant = grant
+        """What no run gets more than."""
         self.why = ""
         """Which runtime was chosen and why, once it has been."""
         self._runtime: Runtime | None = runtime if isinstance(runtime, Runtime) else None
@@ -87,15 +94,21 @@ class AsyncExecutor:
                 self._runtime, self.why = await choose(self.settings, self._runtime)
         return self._runtime.name
 
-    def session(self, session_id: str | None = None, *, limits: Limits | None = None) -> AsyncSession:
+    def session(
+        self, session_id: str | None = None, *, limits: Limits | None = None, grant: Grant | None = None
+    ) -> AsyncSession:
         """A session, started at its first use or by `async with`. The open one when the id is in use.
 
-        `limits`: default `Settings.limits`. BadRequestError for an id that is no plain name, or for an open
-        session with other limits.
+        `limits`: default `Settings.limits`. `grant`: what none of its runs gets more than. BadRequestError
+        for an id that is no plain name, or for an open session with other limits or another grant.
         """
-        return self._open(session_id if session_id is not None else secrets.token_hex(16), limits, None)
+        return self._open(
+            session_id if session_id is not None else secrets.token_hex(16), limits, grant, None
+        )
 
-    def restore(self, session_id: str, *, limits: Limits | None = None) -> AsyncSession:
+    def restore(
+        self, session_id: str, *, limits: Limits | None = None, grant: Grant | None = None
+    ) -> AsyncSession:
         """A session that begins with the files of the latest `checkpoint()` under this id, in a fresh sandbox
         of this executor's runtime. BadRequestError when there is none, or the session is open.
         """
@@ -109,9 +122,11 @@ class AsyncExecutor:
                 f"session {session_id!r} has no checkpoint in {self.store.folder}",
                 hint="Take one with session.checkpoint(), or `executor run --session`.",
             )
-        return self._open(session_id, limits, snapshot)
+        return self._open(session_id, limits, grant, snapshot)
 
-    def _open(self, name: str, limits: Limits | None, snapshot: Snapshot | None) -> AsyncSession:
+    def _open(
+        self, name: str, limits: Limits | None, grant: Grant | None, snapshot: Snapshot | None
+    ) -> AsyncSession:
         if self._runtime is None:
             raise BadRequestError(
                 "the executor has not chosen its runtime yet",
@@ -129,6 +144,10 @@ class AsyncExecutor:
                 raise BadRequestError(
                     f"session {name!r} is open with other limits", hint="Close it first, or use another id."
                 )
+            if grant is not None and grant is not found.asked_grant:
+                raise BadRequestError(
+                    f"session {name!r} is open with another grant", hint="Close it first, or use another id."
+                )
             return found
         session = AsyncSession(
             name,
@@ -138,6 +157,8 @@ class AsyncExecutor:
             limits=wanted,
             store=self.store,
             snapshot=snapshot,
+            audit=self.audit,
+            grants=(self.grant, grant),
         )
         session.on_close = self._forget
         self._sessions[name] = session

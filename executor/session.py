@@ -11,15 +11,22 @@ import dataclasses
 import hashlib
 import itertools
 import os
+import re
 import secrets
 import signal
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from pydantic import PrivateAttr
 
+from executor.bridge import ApprovalRequest, AuditLog, Decision, Grant, clients, scripts
+from executor.bridge import code as code_text
+from executor.bridge.code import MAX_CODE, Language
+from executor.bridge.dispatch import RunBridge, Subject
+from executor.bridge.grant import intersection
+from executor.bridge.scripts import ScriptResult, Style
 from executor.channel import Channel, Expected, RunHandle, RunSpec
 from executor.channel.runs import ExitReport, OnOutput, OutputBuffer
 from executor.errors import (
@@ -30,6 +37,7 @@ from executor.errors import (
     SandboxLostError,
     SandboxStartError,
     SessionClosedError,
+    SkillError,
     SkillUnreadableError,
 )
 from executor.guest import records, wire
@@ -92,8 +100,16 @@ class RunOutput(ExecResult):
 class AsyncRun:
     """A run in the background. Made by `AsyncSession.start`."""
 
-    def __init__(self, session: AsyncSession, handle: RunHandle, skill: str | None, limit: int) -> None:
+    def __init__(
+        self,
+        session: AsyncSession,
+        handle: RunHandle,
+        skill: str | None,
+        limit: int,
+        bridge: RunBridge | None = None,
+    ) -> None:
         self._session = session
+        self._bridge = bridge
         self._handle = handle
         self._skill = skill
         self._limit = limit
@@ -152,9 +168,43 @@ class AsyncRun:
                 base["warnings"].append(f"{missed:,} bytes of {name} came too fast and were dropped")
         return RunOutput(**base)
 
+    @property
+    def pending(self) -> list[ApprovalRequest]:
+        """The calls that wait for a decision; the run and its clock stand still meanwhile."""
+        return self._bridge.pending if self._bridge is not None else []
+
+    async def resume(
+        self, decisions: Mapping[str, bool | Decision], timeout: float | None = None
+    ) -> ExecResult:
+        """Decide about pending calls, by their `call_id`, and `wait` again. BadRequestError for a call that
+        does not wait: every decision counts once.
+        """
+        for call_id, answer in decisions.items():
+            if self._bridge is None:
+                raise BadRequestError(f"run {self.run_id} was granted nothing: no call of it can wait")
+            self._bridge.decide(call_id, answer)
+        return await self.wait(timeout)
+
     async def wait(self, timeout: float | None = None) -> ExecResult:
-        """Its result; `status` is `running` when it has not ended after `timeout` seconds."""
-        if timeout is not None:
+        """Its result; `status` is `running` when it has not ended after `timeout` seconds, and
+        `awaiting_approval` when it waits for a decision (`pending`, `resume`).
+        """
+        bridge = self._bridge
+        if bridge is not None and bridge.grant.approver == "suspend":
+            stop = time.monotonic() + timeout if timeout is not None else None
+            while self.running and not bridge.pending:
+                bridge.changed.clear()
+                waiting: asyncio.Future[Any] = asyncio.ensure_future(bridge.changed.wait())
+                left = None if stop is None else max(0.0, stop - time.monotonic())
+                either: set[asyncio.Future[Any]] = {waiting, self._handle.report}
+                done, _ = await asyncio.wait(either, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+                waiting.cancel()
+                if not done:
+                    break
+            if self.running:
+                status: Status = "awaiting_approval" if bridge.pending else "running"
+                return ExecResult(**{**self._snapshot(), "status": status})
+        elif timeout is not None:
             await asyncio.wait({self._handle.report}, timeout=timeout)
             if self.running:
                 return ExecResult(**self._snapshot())
@@ -208,6 +258,8 @@ class AsyncSession:
         limits: Limits,
         store: checkpoint.Store,
         snapshot: checkpoint.Snapshot | None = None,
+        audit: AuditLog | None = None,
+        grants: tuple[Grant | None, ...] = (),
     ) -> None:
         self.id = session_id
         self.limits = limits
@@ -228,6 +280,12 @@ class AsyncSession:
         self._sources: dict[str, Path] = {}
         self._manifests: dict[str, dict[bytes, str]] = {}
         self._notes: list[str] = []
+        self.audit = audit if audit is not None else AuditLog()
+        """Where the calls of granted tools are recorded."""
+        bounds = [grant for grant in grants if grant is not None]
+        self.grant = intersection(*bounds) if bounds else None
+        """What no run of this session gets more than. None sets no such bound."""
+        self.asked_grant = grants[-1] if grants else None
         self._ending: asyncio.Task[None] | None = None
         self._burying: asyncio.Task[None] | None = None
         self._closed = False
@@ -535,26 +593,42 @@ class AsyncSession:
         on_output_limit: Literal["truncate", "kill"] = "truncate",
         max_output: int | None = None,
         tty: bool = False,
+        grant: Grant | None = None,
     ) -> ExecResult:
         """Run a command to its end. A str is a shell line, a sequence an argument vector.
 
         `skill` is staged if it was not, and the run starts in its folder, else in `/workspace`. `timeout` in
         seconds, default `Settings.timeout`. `stdin` is end of file unless given. `outputs` are globs of files
         to bring back in `files`, whatever the exit status. `on_output(stream, bytes)` is called as output
-        comes. The result is a value also when the script fails, is killed or times out; BadRequestError and
-        SkillError are for a wrong call, SandboxLostError for a session that was lost before it.
+        comes. `grant` is what it may call on the host (default: nothing). The result is a value also when the
+        script fails, is killed or times out; BadRequestError and SkillError are for a wrong call,
+        SandboxLostError for a session that was lost before it.
         """
         started = time.monotonic()
         patterns = (outputs,) if isinstance(outputs, str) else tuple(outputs)
         limit = self._settings.max_output if max_output is None else max_output
+        _check_approver(grant)
         slug, spec = await self._spec(command, skill, cwd, env, timeout, limit, tty=tty)
+        if grant is not None:
+            clients.equip(spec, self._bridge(spec.run_id, slug, grant))
         _check_globs(patterns, slug, spec.run_id)  # before the run, whose result a bad one would cost
         if stdin is not None:
             spec.stdin = stdin.encode() if isinstance(stdin, str) else bytes(stdin)
         spec.on_output = on_output
         spec.output_limit = limit if on_output_limit == "kill" else None
-        channel = await self._ready()
-        handle = await channel.run(spec)
+        handle = await (await self._ready()).run(spec)
+        return await self._finished(handle, started, limit, patterns, slug, output_limits)
+
+    async def _finished(
+        self,
+        handle: RunHandle,
+        started: float,
+        limit: int,
+        patterns: Sequence[str],
+        slug: str | None,
+        output_limits: OutputLimits | None,
+    ) -> ExecResult:
+        """The result of a run that is waited for, with its files."""
         try:
             await self.settle(handle)
         except asyncio.CancelledError:
@@ -564,11 +638,163 @@ class AsyncSession:
         if handle.callback_error is not None:
             raise handle.callback_error
         if patterns and result.status != "lost" and self._lost is None:
-            found = await self._collect(patterns, slug, spec.run_id, output_limits)
-            result.files = [self._file(file) for file in found.files]
-            result.limits_hit.extend(found.limits_hit)
-            result.warnings.extend(found.warnings)
+            await self._bring(result, patterns, slug, handle.spec.run_id, output_limits)
         return result
+
+    async def _bring(
+        self,
+        result: ExecResult,
+        patterns: Sequence[str],
+        slug: str | None,
+        run_id: str,
+        output_limits: OutputLimits | None,
+    ) -> None:
+        """Put the files that match into a result."""
+        found = await self._collect(patterns, slug, run_id, output_limits)
+        result.files = [self._file(file) for file in found.files]
+        result.limits_hit.extend(found.limits_hit)
+        result.warnings.extend(found.warnings)
+
+    async def script(
+        self,
+        skill: str | os.PathLike[str],
+        path: str,
+        *,
+        input: Any = None,
+        args: Sequence[str] = (),
+        grant: Grant | None = None,
+        timeout: float | None = None,
+        style: Style = "auto",
+        env: dict[str, str] | None = None,
+        outputs: Iterable[str] | None = None,
+        output_limits: OutputLimits | None = None,
+        on_output: OnOutput | None = None,
+        max_output: int | None = None,
+    ) -> ScriptResult:
+        """Run a skill's script: a function `run(input, ctx)`, or a program that reads its input on stdin.
+
+        `path` is relative to the skill; its ending says the language. `input` is any JSON value, default
+        `{}`; it is also in `$INPUT_JSON`. `timeout` in seconds, default `Settings.script_timeout`. `style`:
+        `auto` finds it by parsing. `outputs` are globs; the default is what this run made or changed below
+        `out/`. The result has `result` beside the fields of a run. BadPathError for a path that is no script,
+        BadRequestError for an input that is not JSON.
+        """
+        started = time.monotonic()
+        _check_approver(grant)
+        scripts.check_path(path)
+        limit = self._settings.max_output if max_output is None else max_output
+        timeout = self._settings.script_timeout if timeout is None else timeout
+        patterns = (outputs,) if isinstance(outputs, str) else tuple(outputs or ())
+        slug, spec = await self._spec(["true"], skill, None, env, timeout, limit, tty=False)
+        assert slug is not None
+        _check_globs(patterns, slug, spec.run_id)
+        where = f"{layout.SKILLS}/{slug}/{path}"
+        try:
+            content = await self.read(where)
+        except BadPathError as error:
+            raise BadPathError(f"Script not found: {slug}/{path}", hint=error.message) from None
+        plan = scripts.plan(path, content, style)
+        sha = hashlib.sha256(content).hexdigest()
+        bridge = self._bridge(spec.run_id, slug, grant or Grant(), script=path, script_sha256=sha)
+        spec.on_output = on_output
+        extra = scripts.files(plan, input, skill=self._about(slug), run_id=spec.run_id, bridge=bridge)
+        before = await self._made() if outputs is None else {}
+        found = await self._finished(
+            await self._launch(spec, plan, bridge, extra, where, args),
+            *(started, limit, patterns, slug, output_limits),
+        )
+        if outputs is None and found.status != "lost" and self._lost is None:
+            await self._bring_made(found, before, slug, spec.run_id, output_limits)
+        return scripts.result(found, plan, bridge)
+
+    async def execute_code(
+        self,
+        code: str,
+        *,
+        language: Language = "python",
+        input: Any = None,
+        grant: Grant | None = None,
+        timeout: float | None = None,
+        max_code: int = MAX_CODE,
+        on_output: OnOutput | None = None,
+        max_output: int | None = None,
+    ) -> ScriptResult:
+        """Run a text that calls granted tools as functions; see `executor.bridge.code`.
+
+        It begins in `/workspace`. `timeout` in seconds, default `Settings.script_timeout`; `max_code` in
+        bytes. The result is as `script`'s. BadRequestError for code that is too long.
+        """
+        started = time.monotonic()
+        _check_approver(grant)
+        plan, content = code_text.plan(code, language, max_code)
+        limit = self._settings.max_output if max_output is None else max_output
+        timeout = self._settings.script_timeout if timeout is None else timeout
+        _, spec = await self._spec(["true"], None, None, None, timeout, limit, tty=False)
+        name = code_text.FILES[language]
+        sha = hashlib.sha256(content).hexdigest()
+        bridge = self._bridge(spec.run_id, None, grant or Grant(), script=name, script_sha256=sha)
+        spec.on_output = on_output
+        extra = scripts.files(plan, input, skill={}, run_id=spec.run_id, bridge=bridge)
+        before = await self._made()
+        found = await self._finished(
+            await self._launch(spec, plan, bridge, {**extra, name: content}, name, ()),
+            *(started, limit, (), None, None),
+        )
+        if found.status != "lost" and self._lost is None:
+            await self._bring_made(found, before, None, spec.run_id, None)
+        return scripts.result(found, plan, bridge)
+
+    async def _launch(
+        self,
+        spec: RunSpec,
+        plan: scripts.Plan,
+        bridge: RunBridge,
+        extra: Mapping[str, bytes],
+        where: str,
+        args: Sequence[str],
+    ) -> RunHandle:
+        """Start a script; a relative `where` is in the run's own folder."""
+        folder = clients.equip(spec, bridge, extra)
+        for name, value in {**scripts.variables(folder), **plan.flags}.items():
+            spec.env[name.encode()] = value.encode()
+        spec.argv = [os.fsencode(word) for word in plan.argv(folder, os.path.join(folder, where), args)]
+        if plan.style == "cli":
+            spec.stdin = extra["input.json"]
+        return await (await self._ready()).run(spec)
+
+    async def _bring_made(
+        self,
+        result: ExecResult,
+        before: dict[str, tuple[int, int]],
+        slug: str | None,
+        run_id: str,
+        output_limits: OutputLimits | None,
+    ) -> None:
+        """Put the files into a result that were made or changed below `out/`. Names are the script's."""
+        most = (output_limits or self._settings.outputs).max_files + 1
+        made = sorted(path for path, stamp in (await self._made()).items() if before.get(path) != stamp)
+        patterns = []
+        for path in made[:most]:
+            pattern = re.sub(r"[*?\[\]{}\\,!$]", r"\\\g<0>", path)
+            try:
+                _check_globs([pattern], slug, run_id)
+            except BadPathError:
+                result.warnings.append(
+                    f"the name of an output cannot be asked for: {text.printable_name(path)}"
+                )
+            else:
+                patterns.append(pattern)
+        if patterns:
+            await self._bring(result, patterns, slug, run_id, output_limits)
+
+    async def _made(self) -> dict[str, tuple[int, int]]:
+        """Every file below `out/`: absolute path → size and time of its last change."""
+        listing = await (await self._ready()).list_files([os.fsencode(layout.DIRS["OUTPUT_DIR"])])
+        return {
+            os.fsdecode(entry.path): (entry.size, entry.changed_ns)
+            for entry in listing.entries
+            if entry.kind == records.REGULAR
+        }
 
     async def start(
         self,
@@ -582,9 +808,11 @@ class AsyncSession:
         max_output: int | None = None,
         tty: bool = False,
         size: tuple[int, int] = (24, 80),
+        grant: Grant | None = None,
     ) -> AsyncRun:
         """Start a command in the background with an open stdin. It lives until it ends, is killed, or the
         session closes; `timeout` None means no deadline of its own. `size` is rows and columns of the tty.
+        `grant` as in `exec`; with approver `suspend` the run stands still until `resume`.
         """
         limit = self._settings.max_output if max_output is None else max_output
         slug, spec = await self._spec(command, skill, cwd, env, timeout, limit, tty=tty, endless=True)
@@ -593,7 +821,42 @@ class AsyncSession:
         if tty:
             spec.pty = size
         channel = await self._ready()
-        return AsyncRun(self, await channel.run(spec), slug, limit)
+        bridge = None
+        if grant is not None:
+            bridge = self._bridge(spec.run_id, slug, grant)
+            clients.equip(spec, bridge)
+        return AsyncRun(self, await channel.run(spec), slug, limit, bridge)
+
+    def _bridge(
+        self, run_id: str, slug: str | None, grant: Grant, *, script: str = "", script_sha256: str = ""
+    ) -> RunBridge:
+        """A run's bridge: what its grant, the session's and the skill's front matter all allow."""
+        allowed = intersection(self.grant, grant)
+        if slug is not None:
+            narrowed = allowed.narrowed(self._allowed_tools(slug))
+            if left_out := sorted(set(allowed.tools) - set(narrowed.tools)):
+                note = f"the allowed-tools of {slug} leave out the granted {', '.join(left_out)}"
+                self._notes = [*self._notes, note]
+            allowed = narrowed
+        digest = self._digests.get(slug, "") if slug is not None else ""
+        subject = Subject(run_id, self.id, slug, digest, script, script_sha256)
+        return RunBridge(allowed, subject, self.audit, script=bool(script))
+
+    def _about(self, slug: str) -> dict[str, Any]:
+        """What a script is told of its skill."""
+        about: dict[str, Any] = {"slug": slug, "name": slug, "path": f"{layout.SKILLS}/{slug}"}
+        try:
+            document = self._repository.find(self._sources.get(slug) or slug).document
+        except SkillError:
+            return about
+        return {**about, "name": document.name, "description": document.description}
+
+    def _allowed_tools(self, slug: str) -> tuple[str, ...]:
+        """What the front matter of a staged skill says; no tool at all when it cannot be read any more."""
+        try:
+            return self._repository.find(self._sources.get(slug) or slug).document.allowed_tools
+        except SkillError:
+            return ("\0",)
 
     async def _spec(
         self,
@@ -760,6 +1023,14 @@ def sandbox_spec(session_id: str, limits: Limits, settings: Settings) -> tuple[S
         owner=owner_label(),
     )
     return spec, notes
+
+
+def _check_approver(grant: Grant | None) -> None:
+    if grant is not None and grant.approver == "suspend":
+        raise BadRequestError(
+            "a run that waits for its result cannot be suspended",
+            hint="Use start(), whose run has `pending` and `resume`, or give the grant an async approver.",
+        )
 
 
 def _check_globs(patterns: Sequence[str], skill: str | None, run_id: str) -> None:

@@ -52,6 +52,8 @@ class Settings(BaseModel):
     """Bytes kept of stdout, and as many of stderr: head and tail. Default 1 MiB."""
     state_dir: str = ""
     """Folder for checkpoints. Default `state` in the data folder (`$EXECUTOR_DATA_DIR`)."""
+    audit: str = ""
+    """File for the record of the calls of granted tools, as JSON lines. Default: kept in memory only."""
     require_limits: bool = False
     """Refuse a sandbox whose machine cannot enforce every limit, instead of warning."""
 

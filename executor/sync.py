@@ -11,12 +11,15 @@ import asyncio
 import concurrent.futures
 import os
 import threading
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from pydantic import PrivateAttr
 
+from executor.bridge import ApprovalRequest, AuditLog, Decision, Grant
+from executor.bridge.code import MAX_CODE, Language
+from executor.bridge.scripts import ScriptResult, Style
 from executor.channel.runs import OnOutput
 from executor.errors import BadRequestError
 from executor.executor import AsyncExecutor
@@ -117,8 +120,17 @@ class Run:
         """What it wrote since the last `read`; waits up to `timeout` seconds while there is nothing."""
         return self._loop.run(self._inner.read(timeout))
 
+    @property
+    def pending(self) -> list[ApprovalRequest]:
+        """The calls that wait for a decision; the run and its clock stand still meanwhile."""
+        return self._inner.pending
+
+    def resume(self, decisions: Mapping[str, bool | Decision], timeout: float | None = None) -> ExecResult:
+        """Decide about pending calls, by their `call_id`, and `wait` again."""
+        return self._loop.run(self._inner.resume(decisions, timeout))
+
     def wait(self, timeout: float | None = None) -> ExecResult:
-        """Its result; `status` is `running` when it has not ended after `timeout` seconds."""
+        """Its result; `running` or `awaiting_approval` when it has not ended. See `AsyncRun.wait`."""
         return self._loop.run(self._inner.wait(timeout))
 
     def send_signal(self, number: int) -> None:
@@ -162,6 +174,16 @@ class Session:
     def warnings(self) -> list[str]:
         """What every result of this session is to say."""
         return self._inner.warnings
+
+    @property
+    def audit(self) -> AuditLog:
+        """Where the calls of granted tools are recorded."""
+        return self._inner.audit
+
+    @property
+    def grant(self) -> Grant | None:
+        """What no run of this session gets more than. None sets no such bound."""
+        return self._inner.grant
 
     @property
     def runtime(self) -> str:
@@ -227,6 +249,7 @@ class Session:
         on_output_limit: Literal["truncate", "kill"] = "truncate",
         max_output: int | None = None,
         tty: bool = False,
+        grant: Grant | None = None,
     ) -> ExecResult:
         """Run a command to its end. See `AsyncSession.exec`; `on_output` is called in the loop's thread."""
         result = self._loop.run(
@@ -243,6 +266,71 @@ class Session:
                 on_output_limit=on_output_limit,
                 max_output=max_output,
                 tty=tty,
+                grant=grant,
+            )
+        )
+        result.files = [self._file(file) if isinstance(file, AsyncFile) else file for file in result.files]
+        return result
+
+    def script(
+        self,
+        skill: str | os.PathLike[str],
+        path: str,
+        *,
+        input: Any = None,
+        args: Sequence[str] = (),
+        grant: Grant | None = None,
+        timeout: float | None = None,
+        style: Style = "auto",
+        env: dict[str, str] | None = None,
+        outputs: Iterable[str] | None = None,
+        output_limits: OutputLimits | None = None,
+        on_output: OnOutput | None = None,
+        max_output: int | None = None,
+    ) -> ScriptResult:
+        """Run a skill's script. See `AsyncSession.script`; `on_output` is called in the loop's thread."""
+        result = self._loop.run(
+            self._inner.script(
+                skill,
+                path,
+                input=input,
+                args=args,
+                grant=grant,
+                timeout=timeout,
+                style=style,
+                env=env,
+                outputs=outputs,
+                output_limits=output_limits,
+                on_output=on_output,
+                max_output=max_output,
+            )
+        )
+        result.files = [self._file(file) if isinstance(file, AsyncFile) else file for file in result.files]
+        return result
+
+    def execute_code(
+        self,
+        code: str,
+        *,
+        language: Language = "python",
+        input: Any = None,
+        grant: Grant | None = None,
+        timeout: float | None = None,
+        max_code: int = MAX_CODE,
+        on_output: OnOutput | None = None,
+        max_output: int | None = None,
+    ) -> ScriptResult:
+        """Run a text that calls granted tools as functions. See `AsyncSession.execute_code`."""
+        result = self._loop.run(
+            self._inner.execute_code(
+                code,
+                language=language,
+                input=input,
+                grant=grant,
+                timeout=timeout,
+                max_code=max_code,
+                on_output=on_output,
+                max_output=max_output,
             )
         )
         result.files = [self._file(file) if isinstance(file, AsyncFile) else file for file in result.files]
@@ -260,6 +348,7 @@ class Session:
         max_output: int | None = None,
         tty: bool = False,
         size: tuple[int, int] = (24, 80),
+        grant: Grant | None = None,
     ) -> Run:
         """Start a command in the background with an open stdin. See `AsyncSession.start`."""
         inner = self._loop.run(
@@ -273,6 +362,7 @@ class Session:
                 max_output=max_output,
                 tty=tty,
                 size=size,
+                grant=grant,
             )
         )
         return Run(self._loop, inner)
@@ -282,7 +372,8 @@ class Executor:
     """Runs skills in sandboxes. See `AsyncExecutor`.
 
     `skills`: roots, the first wins (default `$SKILLS_ROOT`, then `./skills`). `runtime`: `auto`, `container`,
-    `local`, or a `Runtime` of your own. `image`: see `Settings.image`. `settings`: everything else.
+    `local`, or a `Runtime` of your own. `image`: see `Settings.image`. `grant`: what no run of any session
+    gets more than (default: no such bound). `settings`: everything else.
     """
 
     def __init__(
@@ -291,12 +382,13 @@ class Executor:
         skills: Sequence[str | os.PathLike[str]] | None = None,
         runtime: str | Runtime | None = None,
         image: str | None = None,
+        grant: Grant | None = None,
         settings: Settings | None = None,
     ) -> None:
         self._loop = _Loop()
         try:
             self._inner: AsyncExecutor = self._loop.call(
-                AsyncExecutor, skills=skills, runtime=runtime, image=image, settings=settings
+                AsyncExecutor, skills=skills, runtime=runtime, image=image, grant=grant, settings=settings
             )
         except BaseException:
             self._loop.close()
@@ -329,6 +421,16 @@ class Executor:
         return self._inner.store
 
     @property
+    def audit(self) -> AuditLog:
+        """Where the calls of granted tools are recorded."""
+        return self._inner.audit
+
+    @property
+    def grant(self) -> Grant | None:
+        """What no run gets more than."""
+        return self._inner.grant
+
+    @property
     def why(self) -> str:
         """Which runtime was chosen and why, once it has been."""
         return self._inner.why
@@ -344,12 +446,20 @@ class Executor:
         """Settle on a runtime and check that it works. Its name. RuntimeUnavailableError."""
         return self._loop.run(self._inner.choose_runtime())
 
-    def session(self, session_id: str | None = None, *, limits: Limits | None = None) -> Session:
+    def session(
+        self, session_id: str | None = None, *, limits: Limits | None = None, grant: Grant | None = None
+    ) -> Session:
         """A session, started at its first use or by `with`. The open one when the id is in use."""
         self.choose_runtime()
-        return Session(self._loop, self._loop.call(self._inner.session, session_id, limits=limits))
+        return Session(
+            self._loop, self._loop.call(self._inner.session, session_id, limits=limits, grant=grant)
+        )
 
-    def restore(self, session_id: str, *, limits: Limits | None = None) -> Session:
+    def restore(
+        self, session_id: str, *, limits: Limits | None = None, grant: Grant | None = None
+    ) -> Session:
         """A session that begins with the files of the latest `checkpoint()` under this id."""
         self.choose_runtime()
-        return Session(self._loop, self._loop.call(self._inner.restore, session_id, limits=limits))
+        return Session(
+            self._loop, self._loop.call(self._inner.restore, session_id, limits=limits, grant=grant)
+        )

@@ -14,6 +14,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from executor.channel.attestation import Expected, check_attestation
+from executor.channel.calls import GONE, CallRequest
 from executor.channel.files import ContentReader, FileRequest, Listing, ListingReader, path_error
 from executor.channel.runs import RunHandle, RunSpec
 from executor.errors import ExecutorError, ProtocolError, SandboxError, SandboxLostError, SandboxStartError
@@ -38,6 +39,8 @@ class Channel:
         self._connection = wire.Connection(wire.HOST)
         self._requests: dict[int, RunHandle | FileRequest] = {}
         self._next = 1
+        self._calls: dict[int, CallRequest] = {}
+        self._answered: set[CallRequest] = set()
         self._hello: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
         self._on_broken = on_broken
         self._heard = time.monotonic()
@@ -100,6 +103,10 @@ class Channel:
         requests, self._requests = self._requests, {}
         for request in requests.values():
             request.failed(error)
+        calls, self._calls = self._calls, {}
+        self._answered.clear()
+        for call in calls.values():
+            call.failed()
         self._wake()
         if tell and self._on_broken is not None:
             self._on_broken(error)
@@ -138,8 +145,10 @@ class Channel:
         return error
 
     def _event(self, event: wire.Event) -> None:
-        if event.stream:
-            request = self._requests.get(event.stream)
+        if event.type == wire.CALL:
+            self._call(event.stream, event.body)
+        elif event.stream:
+            request = self._requests.get(event.stream) or self._calls.get(event.stream)
             if request is not None:
                 request.event(event)
         elif event.type == wire.HELLO:
@@ -147,6 +156,41 @@ class Channel:
                 self._hello.set_result(event.body)
         elif event.type == wire.GOODBYE:
             raise ProtocolError("the guest said goodbye")
+
+    def _call(self, stream: int, body: dict[str, Any]) -> None:
+        """A call is handed to the bridge of the run that it names, if that is alive and has one."""
+        call = CallRequest(self, stream, body)
+        self._calls[stream] = call
+        number = body.get("run")
+        run = self._requests.get(number) if type(number) is int else None
+        if isinstance(run, RunHandle) and run.spec.door is not None and not run.has_ended:
+            run.spec.door.bridge.incoming(call)
+        else:
+            call.reply(GONE[call.form])
+
+    def answer(self, stream: int, payload: bytes) -> None:
+        """Queue and write the answer of a call."""
+        if self.broken is None and stream in self._calls:
+            self._answered.add(self._calls[stream])
+            self._connection.control(wire.RESULT, stream, {"bytes": len(payload)})
+            self._connection.data(stream, wire.CONTENT, payload, end=True)
+            self.flush()
+
+    def cut_answer(self, stream: int) -> None:
+        """Drop what is left of an answer."""
+        if self.broken is None:
+            self._connection.cut(stream, wire.CONTENT)
+            self.flush()
+
+    def is_open(self, stream: int) -> bool:
+        """Whether frames may still pass on the stream."""
+        return self.broken is None and self._connection.is_open(stream)
+
+    def forget_call(self, stream: int) -> None:
+        """The call is over."""
+        call = self._calls.pop(stream, None)
+        if call is not None:
+            self._answered.discard(call)
 
     def _ended(self) -> None:
         self.break_off(SandboxLostError("the sandbox ended"))
@@ -160,6 +204,8 @@ class Channel:
             if not buffers:
                 break
             self._stream.write(buffers)
+        for call in list(self._answered):
+            call.moved()
         self._wake()
 
     def _wake(self) -> None:
@@ -252,8 +298,12 @@ class Channel:
             "head": [-1, -1] if streaming or spec.output_limit is not None else list(spec.head),
             "tail": list(spec.tail),
         }
+        if (door := spec.door) is not None:
+            body["bridge"] = {"name": door.name, "calls": door.calls, "argument": door.argument}
         self._connection.control(wire.RUN, stream, body)
         self._requests[stream] = handle
+        if door is not None:
+            self._connection.data(stream, wire.CONTENT, b"".join(door.files), end=True)
         self._connection.data(stream, wire.ARGS, blob, end=True)
         if spec.stdin is not None:  # already in memory: queueing all of it costs nothing
             self._connection.data(stream, wire.STDIN, spec.stdin, end=not spec.interactive)
@@ -268,11 +318,16 @@ class Channel:
         spec = handle.spec
         deadline = None if spec.timeout is None else spec.timeout + spec.grace + EXIT_MARGIN
         caller_was_slow = True
+        stopped = 0.0
         while True:
             try:
                 await asyncio.wait_for(asyncio.shield(handle.report), deadline)
                 return
             except TimeoutError:
+                if not handle.has_ended and handle.stopped > stopped:
+                    deadline = max(0.05, handle.stopped - stopped)  # what its clock stood still meanwhile
+                    stopped = handle.stopped
+                    continue
                 slow = handle.waits_for_caller
                 if not slow and not (caller_was_slow and handle.has_ended):
                     error = SandboxLostError(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import time
 from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from executor.channel.calls import Door
 from executor.errors import ProtocolError
 from executor.guest import wire
 
@@ -44,6 +46,8 @@ class RunSpec:
     """Last bytes to keep."""
     on_output: OnOutput | None = None
     """Called with every piece, in order; a coroutine is awaited, and the script waits for it."""
+    door: Door | None = None
+    """Its bridge; None for a run that is granted nothing."""
     output_limit: int | None = None
     """Kill the run when stdout or stderr exceeds this many bytes."""
 
@@ -136,6 +140,8 @@ class RunHandle:
         self._over_limit = False
         self._consumer: asyncio.Task[None] | None = None
         self.callback_error: BaseException | None = None
+        self._stopped = 0.0
+        self._paused_at: float | None = None
 
     # -- what a caller may do --
 
@@ -157,11 +163,33 @@ class RunHandle:
 
     def kill(self, reason: str = "killed", grace: float | None = None) -> None:
         """TERM to everything that the run started, KILL after the grace (default: the run's own)."""
+        self._revoke(f"the run is being ended: {reason}")  # before anything of it is
         if self._exit is None:
             body: dict[str, Any] = {"kill": reason}
             if grace is not None:
                 body["grace_ms"] = int(grace * 1000)
             self._channel.control(wire.SIGNAL, self.stream, body)
+
+    def pause(self) -> None:
+        """Stop the run and its clock."""
+        if self._paused_at is None and self._exit is None:
+            self._paused_at = time.monotonic()
+            self._channel.control(wire.SIGNAL, self.stream, {"pause": True})
+
+    def resume(self) -> None:
+        """Let it go on where it was."""
+        if self._paused_at is not None:
+            self._stopped, self._paused_at = self.stopped, None
+            self._channel.control(wire.SIGNAL, self.stream, {"pause": False})
+
+    @property
+    def stopped(self) -> float:
+        """Seconds that its clock has stood still."""
+        return self._stopped + (time.monotonic() - self._paused_at if self._paused_at is not None else 0.0)
+
+    def _revoke(self, why: str) -> None:
+        if self.spec.door is not None:
+            self.spec.door.bridge.revoke(why)
 
     # -- what the channel calls --
 
@@ -180,14 +208,18 @@ class RunHandle:
             self._data(event.channel, event.body, event.end)
         elif event.type == wire.STARTED:
             self.pid = event.body.get("pid") if isinstance(event.body.get("pid"), int) else None
+            if self.spec.door is not None:
+                self.spec.door.bridge.begin(self.spec.timeout, self.pause, self.resume)
         elif event.type == wire.EXIT:
             try:
                 self._exit = ExitReport.model_validate(event.body)
             except ValueError as error:
                 raise ProtocolError(f"the guest's EXIT is malformed: {str(error)[:200]}") from None
+            self._revoke("the run ended")
         self._finish_if_over()
 
     def failed(self, error: BaseException) -> None:
+        self._revoke("the sandbox was lost")
         if not self.report.done():
             self.report.set_exception(error)
         self.changed.set()

@@ -3,8 +3,10 @@
     app.py        the commands, their options and help; from words to an action to an exit status
     arguments.py  option values to what the library takes; pure, but for looking whether a file exists
     run.py        `run`: stage, execute, bring files back
+    script.py     `script`: the same for a skill's script with a JSON input
     relay.py      a script's output on its way to this process's stdout and stderr
     skills.py     `skills list|show`
+    mcp.py        `mcp`: the MCP server
     lint.py       `skills lint`
     test.py       `test`: case files, reports
     images.py     `images build|list`

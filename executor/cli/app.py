@@ -19,6 +19,8 @@ from typing import Annotated, Any
 import typer
 
 from executor.cli import lint as lint_command
+from executor.cli import mcp as mcp_command
+from executor.cli import script as script_command
 from executor.cli import test as test_command
 from executor.cli.arguments import BROKEN_PIPE, FAILED, RunRequest
 from executor.cli.signals import Interrupted, raising_on_signals
@@ -342,7 +344,9 @@ def _doctor(json: JsonOption = False) -> Action:
 
 
 skills_app.command("lint", epilog=lint_command.EPILOG)(lint_command.command)
+app.command("script", epilog=script_command.EPILOG)(script_command.command)
 app.command("test", epilog=test_command.EPILOG)(test_command.command)
+mcp_command.register(app)
 
 
 # --- from words to an exit status ---------------------------------------------------------------------------

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 LAST_WORDS = 0.5  # seconds for a reader to take what was written before an error or a signal
 
+# Request, session, skill, variables, stdin, relay and settings → what to await for the result.
+Execute = Callable[..., Coroutine[Any, Any, "ExecResult"]]
 # What a limit that was hit means for a person; those that only concern the JSON stand apart.
 LIMIT_NOTES = {
     "memory": "the memory limit was reached (--memory)",
@@ -39,17 +41,23 @@ JSON_LIMIT_NOTES = {
 }
 
 
-def run(request: RunRequest) -> int:
-    """The exit status. ExecutorError when the executor itself failed."""
+def run(request: RunRequest, execute: Execute | None = None) -> int:
+    """The exit status. ExecutorError when the executor itself failed. `execute`: default the words as a
+    command.
+    """
     staged = arguments.inputs(request.inputs)
     env = arguments.environment(request.env)
     # Before there is an event loop: a read that waits for a person cannot be cancelled in one.
     stdin = arguments.read_stdin(request.stdin)
-    return until_interrupted(_run(request, staged, env, stdin))
+    return until_interrupted(_run(request, staged, env, stdin, execute or _exec))
 
 
 async def _run(
-    request: RunRequest, staged: list[arguments.Input], env: dict[str, str], stdin: bytes | None
+    request: RunRequest,
+    staged: list[arguments.Input],
+    env: dict[str, str],
+    stdin: bytes | None,
+    execute: Execute,
 ) -> int:
     from executor.executor import AsyncExecutor
     from executor.workspace import globs, layout
@@ -71,7 +79,7 @@ async def _run(
                 await session.load(request.skill)
                 for item in staged:
                     await session.put(item.dest, item.source)
-                running = _exec(request, session, skill.slug, env, stdin, relay, executor.settings)
+                running = execute(request, session, skill.slug, env, stdin, relay, executor.settings)
                 result = await _relayed(running, relay)
                 if result is not None and request.save is not None:
                     failures = await _save(result.files, request.save, request.overwrite)

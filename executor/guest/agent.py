@@ -27,6 +27,7 @@ import sys
 import time
 from collections import deque
 
+from executor.guest.door import Door
 from executor.guest.records import (
     FOLDER,
     LINK,
@@ -54,6 +55,7 @@ from executor.guest.wire import (
     GUEST,
     HELLO,
     REPLY,
+    RESULT,
     RUN,
     SIGNAL,
     STARTED,
@@ -77,9 +79,10 @@ SWEEP = 2.0  # how long a killed process may take to go before the run is report
 READ = 256 * 1024  # of a pipe at a time
 HIGH_WATER = 512 * 1024  # queued bytes of a channel at which its source is no longer read
 FILE_PIECE = 60 * 1024  # content of a file at a time: a frame with room for a record's header
-SCRIPTS_SCORE = b"1000"  # a script dies of memory before this process does
+MAX_GENERATIONS = 256  # between a process and its run's leader
 MAX_LINKS = 40  # what the kernel allows in one path
 MAX_DEPTH_OF_TREE = 64
+MAX_LISTED = 200_000  # entries of one listing; the host takes more for an attack
 PATH_ROOTS = (b"workspace", b"skills")
 WORKSPACE_FOLDERS = (b"inputs", b"work", b"out", b"runs")
 WORKSPACE_LINKS = ((b"work/inputs", b"../inputs"), (b"skills", b"/skills"))
@@ -132,25 +135,36 @@ def harden() -> None:
 
 
 class Score:
-    """This process's place in the order in which the kernel kills for memory. Made before `harden`: what
-    is not dumpable cannot open the file, but a descriptor that is open stays usable.
+    """This process's place in the order in which the kernel kills for memory: after every script.
+
+    Made before `harden`: what is not dumpable cannot open the file, but an open descriptor stays usable.
+    Without privileges a score can be raised and lowered again, down to one that was set from outside. A
+    script can do that too, so this process is as low as any of them can get.
     """
+
+    SCRIPTS = 1000
 
     def __init__(self) -> None:
         self.fd = -1
-        self.own = b"0"
+        self.own = 0
         try:
             self.fd = os.open("/proc/self/oom_score_adj", os.O_RDWR | os.O_CLOEXEC)
-            self.own = os.read(self.fd, 16).strip()
-        except OSError:
-            pass
+            self.own = int(os.read(self.fd, 16))
+        except (OSError, ValueError):
+            return
+        low = -1000
+        while low < self.own:
+            middle = (low + self.own) // 2
+            if self.set(middle):
+                self.own = middle
+            else:
+                low = middle + 1
 
-    def set(self, value: bytes) -> None:
-        if self.fd >= 0:
-            try:
-                os.pwrite(self.fd, value, 0)
-            except OSError:
-                pass
+    def set(self, value: int) -> bool:
+        try:
+            return self.fd >= 0 and os.pwrite(self.fd, b"%d" % value, 0) > 0
+        except OSError:
+            return False
 
 
 def set_limits(limits: Dict[str, int]) -> None:
@@ -384,6 +398,18 @@ def remove_tree(name: bytes, folder: int) -> None:
     os.rmdir(name, dir_fd=folder)
 
 
+def remove_below(path: bytes, name: bytes) -> None:
+    """Remove what is in a folder under this name, if that can be done."""
+    try:
+        folder = os.open(path, FOLDER_FLAGS)
+        try:
+            remove_tree(name, folder)
+        finally:
+            os.close(folder)
+    except OSError:
+        pass
+
+
 # -- runs ---------------------------------------------------------------------------------------------
 
 
@@ -502,6 +528,7 @@ class Input:
         self.ended = False
         self.watched = False
         self.is_pty = False
+        self.mid_line = False
         os.set_blocking(fd, False)
 
     def take(self, data: bytes, end: bool) -> None:
@@ -530,21 +557,27 @@ class Input:
             except OSError:  # the script closed its stdin or is gone
                 self.close()
                 return
-            self.agent.connection.consumed(self.stream, STDIN, size)
+            self.used(piece, size)
             if size == len(piece):
                 self.waiting.popleft()
             else:
                 self.waiting[0] = piece[size:]
         if self.ended:
             if self.is_pty:
+                # End of file, as a person would type it: in the middle of a line once is only "take this".
                 self.ended = False
-                self.waiting.append(memoryview(b"\x04"))  # end of file, as a person would type it
+                self.waiting.append(b"\x04\x04" if self.mid_line else b"\x04")
                 self.writable(0)
             else:
                 self.close()
         elif self.watched and not self.is_pty:
             self.watched = False
             self.agent.unwatch(self.fd)
+
+    def used(self, piece: Any, size: int) -> None:
+        if isinstance(piece, memoryview):  # what the host sent, not what was typed here
+            self.mid_line = piece[size - 1] != 10
+            self.agent.connection.consumed(self.stream, STDIN, size)
 
     def retry(self) -> None:
         self.watched = False
@@ -553,7 +586,7 @@ class Input:
 
     def close(self) -> None:
         for piece in self.waiting:
-            self.agent.connection.consumed(self.stream, STDIN, len(piece))
+            self.used(piece, len(piece))
         self.waiting.clear()
         if self.fd >= 0:
             if not self.is_pty:
@@ -588,13 +621,36 @@ class Run:
         self.killed: Set[int] = set()
         self.oom_before = -1
         self.deadline: Any = None
+        self.ready = False  # all arguments have come
+        self.paused = False
+        self.left: Optional[float] = None  # seconds to the deadline of a paused run
+        self.door: Optional[Door] = None
+        self.door_error: Optional[OSError] = None
+        if spec.get("bridge"):
+            try:
+                self.door = Door(agent, self, spec["bridge"])
+            except OSError as error:
+                self.door_error = error
 
     # -- starting --
 
     def take_args(self, data: bytes, end: bool) -> None:
         self.agent.connection.consumed(self.stream, ARGS, len(data))
         self.args += data
-        if end:
+        self.ready = self.ready or end
+        if self.ready and (self.door is None or self.door.complete):
+            self.start()
+
+    def take_files(self, data: bytes, end: bool) -> None:
+        if self.door is None:
+            self.agent.connection.consumed(self.stream, CONTENT, len(data))
+            return
+        try:
+            self.door.take_files(data, end)
+        except OSError as error:
+            self.door_error = error
+            self.door.abandon()
+        if self.ready and self.door.complete and self.state == "args":
             self.start()
 
     def start(self) -> None:
@@ -615,6 +671,10 @@ class Run:
             return
         try:
             self.make_folder()
+            if self.door_error is not None:
+                raise self.door_error
+            if self.door is not None:
+                self.door.open()
             os.fchdir(folder)
             self.spawn(argv, environment)
         except OSError as error:
@@ -625,6 +685,7 @@ class Run:
 
     def make_folder(self) -> None:
         """`/workspace/runs/<id>`, where a script may put things that are only this run's."""
+        make_workspace()  # a script before this one may have removed its folders
         self.folder = b"/workspace/runs/" + os.fsencode(self.spec["id"])
         try:
             place = locate(self.folder, create=True)
@@ -650,7 +711,8 @@ class Run:
                 actions = self.prepare_terminal(ours, theirs)
             else:
                 actions = self.prepare_pipes(ours, theirs)
-            self.agent.score.set(SCRIPTS_SCORE)  # inherited, so that no child of the script misses it
+            self.started = time.monotonic()
+            self.agent.score.set(Score.SCRIPTS)  # inherited, so that no child of the script misses it
             self.pid = os.posix_spawn(
                 program,
                 argv,
@@ -669,7 +731,6 @@ class Run:
             for fd in theirs:
                 os.close(fd)
         self.state = "alive"
-        self.started = time.monotonic()
         self.agent.by_pid[self.pid] = self
         self.attach(ours)
         self.agent.connection.control(STARTED, self.stream, {"pid": self.pid})
@@ -715,6 +776,8 @@ class Run:
             self.stdin = Input(self.agent, self.stream, self.master)
             self.stdin.is_pty = self.outputs[0].is_pty = True
             self.outputs[0].attach(self.master)
+            if not self.spec["stdin"]:
+                self.stdin.take(b"", True)
             return
         if self.spec["stdin"]:
             self.stdin = Input(self.agent, self.stream, ours.pop(0))
@@ -753,6 +816,8 @@ class Run:
     def signalled(self, body: Body) -> None:
         if "resize" in body:
             self.resize(body["resize"])
+        elif "pause" in body:
+            self.pause(bool(body["pause"]))
         elif "kill" in body:
             self.end(body["kill"], body["grace_ms"] / 1000 if "grace_ms" in body else None)
         elif self.state == "alive":
@@ -760,6 +825,22 @@ class Run:
                 os.killpg(self.pid, int(body["signal"]))
             except OSError:
                 pass
+
+    def pause(self, on: bool) -> None:
+        """Stop the run and its clock, or let both go on: a person thinks about what it asked for."""
+        if self.state != "alive" or self.terminated or on == self.paused:
+            return
+        self.paused = on
+        if on:
+            if self.deadline is not None:
+                self.agent.cancel(self.deadline)
+                self.left = self.deadline[0] - time.monotonic()
+            self.agent.kill_members(self, signal.SIGSTOP)
+            self.agent.kill_members(self, signal.SIGSTOP)  # a fork may have slipped through
+            return
+        if self.left is not None:
+            self.deadline = self.agent.at(max(0.0, self.left), lambda: self.end("timeout"))
+        self.agent.kill_members(self, signal.SIGCONT)
 
     def end(self, reason: str, grace: Optional[float] = None) -> None:
         """TERM to all of it now, KILL after the grace. Only the first reason counts."""
@@ -770,6 +851,9 @@ class Run:
             return
         self.reason = reason
         self.terminated = True
+        self.paused = False
+        if self.door is not None:
+            self.door.close()
         if grace is None:
             grace = self.spec["grace_ms"] / 1000
         if grace > 0:
@@ -788,6 +872,8 @@ class Run:
         self.status = status
         self.usage = usage
         self.state = "draining"
+        if self.door is not None:
+            self.door.close()
         del self.agent.by_pid[self.pid]
         if self.stdin is not None:
             self.stdin.close()
@@ -847,6 +933,9 @@ class Run:
         if self.master >= 0:
             os.close(self.master)
             self.master = -1
+        if self.door is not None:
+            self.door.close()
+            remove_below(b"/tmp", self.door.name)
         if self.folder:
             try:
                 os.rmdir(self.folder)  # nothing was put there
@@ -951,6 +1040,7 @@ class ListTask(FileTask):
 
     def serve(self, names: List[bytes]) -> Iterator[bytes]:
         recursive = bool(self.spec["recursive"])
+        left = MAX_LISTED
         for name in names:
             try:
                 place = locate(name, follow_last=True)
@@ -970,6 +1060,10 @@ class ListTask(FileTask):
                 yield pack_record(ROOT, place.path)
                 for record in walk(os.dup(place.folder), place.path, recursive):
                     yield record
+                    left -= 1
+                    if not left:
+                        yield pack_record(OTHER, place.path + b"/...", 0)
+                        return
             finally:
                 place.close()
 
@@ -1369,6 +1463,8 @@ class Agent:
         self.runs: Dict[int, Run] = {}
         self.by_pid: Dict[int, Run] = {}
         self.files: Dict[int, Any] = {}
+        self.calls: Dict[int, Tuple[Door, Any]] = {}  # by stream
+        self.next_call = 2
         self.paused: List[Output] = []
         self.timers: List[Tuple[float, Callable[[], None]]] = []
         self.unsent: Deque[Any] = deque()
@@ -1478,14 +1574,23 @@ class Agent:
             if run is not None:
                 if event.channel == ARGS:
                     run.take_args(event.body, event.end)
+                elif event.channel == CONTENT:
+                    run.take_files(event.body, event.end)
                 else:
                     run.feed(event.body, event.end)
                 return
             task = self.files.get(stream)
             if task is not None:
                 task.received(event.channel, event.body, event.end)
+            elif stream in self.calls:
+                door, call = self.calls[stream]
+                door.answer_data(call, event.body, event.end)
             else:
                 self.connection.consumed(stream, event.channel, len(event.body))
+        elif kind == RESULT:
+            if stream in self.calls:
+                door, call = self.calls[stream]
+                door.result(call, event.body)
         elif kind == RUN:
             self.runs[stream] = Run(self, stream, event.body)
         elif kind == FILE:
@@ -1585,6 +1690,24 @@ class Agent:
             waiting.extend(below.get(pid, ()))
         return {pid for pid in found if table[pid][2] not in "ZX"}
 
+    def belongs(self, pid: int, run: Run) -> bool:
+        """Whether a process surely belongs to a run: it descends from the leader, or is an orphan in the
+        leader's session, which no other process can join. Whoever hides its descent does not belong.
+        """
+        own = os.getpid()
+        for _ in range(MAX_GENERATIONS):
+            leads = self.by_pid.get(pid)
+            if leads is not None:
+                return leads is run
+            found = process_line(pid)
+            if found is None:
+                return False
+            parent, session, _ = found
+            if parent == own:
+                return session == run.pid and run.pid in self.by_pid
+            pid = parent
+        return False
+
     def owner(self, pid: int, session: int, asking: Run) -> Optional[Run]:
         """The run that an orphan belongs to; the one that asks when it hides that."""
         others = [run for run in self.runs.values() if run is not asking]
@@ -1609,13 +1732,20 @@ def processes() -> Dict[int, Tuple[int, int, str]]:
     table: Dict[int, Tuple[int, int, str]] = {}
     for name in os.listdir("/proc"):
         if name.isdigit():
-            try:
-                with open("/proc/" + name + "/stat", "rb") as file:
-                    fields = file.read().rpartition(b")")[2].split()
-            except OSError:
-                continue
-            table[int(name)] = (int(fields[1]), int(fields[3]), fields[0].decode("ascii"))
+            found = process_line(int(name))
+            if found is not None:
+                table[int(name)] = found
     return table
+
+
+def process_line(pid: int) -> Optional[Tuple[int, int, str]]:
+    """(parent, session, state letter) of a process; None when there is none."""
+    try:
+        with open("/proc/%d/stat" % pid, "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+    except OSError:
+        return None
+    return int(fields[1]), int(fields[3]), fields[0].decode("ascii")
 
 
 def send(pid: int, number: int) -> None:
@@ -1635,16 +1765,17 @@ def leave(why: str) -> None:
 
 
 def make_workspace() -> None:
+    """The workspace's folders and links, where they are not."""
     for name in WORKSPACE_FOLDERS:
         try:
             os.mkdir(b"/workspace/" + name, 0o755)
-        except FileExistsError:
-            pass
+        except OSError:
+            pass  # there, or there is no room
     for name, target in WORKSPACE_LINKS:
         try:
             os.symlink(target, b"/workspace/" + name)
-        except FileExistsError:
-            pass
+        except OSError:
+            pass  # there, or a script put something else in the place of its folder
     try:
         os.mkdir("/tmp/home", 0o700)
     except OSError:
@@ -1652,6 +1783,7 @@ def make_workspace() -> None:
 
 
 def main() -> None:
+    os.closerange(3, 1 << 16)  # what a runtime let through would reach every script
     score = Score()
     harden()
     # The host's hello comes first; it is read here because it sets the limits of this process.

@@ -10,14 +10,15 @@ Rules
  2. No payload is longer than MAX_FRAME. A longer length is refused before anything is allocated.
  3. Control payloads are JSON objects of at most MAX_CONTROL bytes and MAX_DEPTH levels, UTF-8, without
     duplicate keys, NaN, infinities or lone surrogates. DATA and PING payloads are raw bytes.
- 4. Stream 0 is the connection. Odd streams are opened by the host (RUN, FILE), each id higher than the
-    last; even ones are kept for calls opened by the guest and are refused until they exist.
+ 4. Stream 0 is the connection. Odd streams are opened by the host (RUN, FILE), even ones by the guest (CALL),
+    each id higher than the last of its kind.
  5. The first frame of each side is HELLO, and there is one.
  6. DATA may be sent only within the credit that the receiver gave for that (stream, channel); each begins
-    with WINDOW bytes. END closes a channel: nothing follows it there.
- 7. A stream is over when its last word (EXIT or REPLY) and the END of every guest channel have passed,
-    in any order, for control frames overtake data. After that nothing may name it. Host frames that come
-    after the guest's last word are dropped by the guest, because they may have been under way.
+    with its opener's WINDOWS. END closes a channel: nothing follows it there.
+ 7. A stream is over when its last word (EXIT or REPLY from the guest, RESULT from the host) and the END of
+    every channel of the end that says it have passed, in any order, for control frames overtake data. After
+    that nothing may name it. Frames of the other end that come after the last word are dropped by the end
+    that said it, because they may have been under way.
  8. The host sends PING and the guest answers PONG. A guest that could make the host answer could fill its
     memory with answers that it does not read.
  9. Any breach raises ProtocolError. There is no resynchronisation.
@@ -42,10 +43,16 @@ MAX_FRAME = 64 * 1024  # one read of a pipe; the engine's attach stream cuts at 
 MAX_CONTROL = 16 * 1024  # bounds what JSON parsing may cost
 MAX_DEPTH = 16  # more than any control payload has, far below a parser's recursion
 WINDOW = 1024 * 1024  # credit of a fresh channel: 16 full frames keep a 1 ms round trip at 1 GB/s
-MAX_STREAMS = 4096  # open at one time; a host that needs more has lost count
+MAX_STREAMS = 4096  # of the host's, open at one time; a host that needs more has lost count
+MAX_CALLS = 1024  # of the guest's; each costs the host up to its window of CALL
 
 HELLO, RUN, STARTED, DATA, CREDIT, EXIT, FILE, REPLY, SIGNAL, PING, PONG, GOODBYE = range(1, 13)
-NAMES = dict(enumerate("HELLO RUN STARTED DATA CREDIT EXIT FILE REPLY SIGNAL PING PONG GOODBYE".split(), 1))
+CALL, RESULT, CANCEL = range(13, 16)
+NAMES = dict(
+    enumerate(
+        "HELLO RUN STARTED DATA CREDIT EXIT FILE REPLY SIGNAL PING PONG GOODBYE CALL RESULT CANCEL".split(), 1
+    )
+)
 
 END = 1  # the only flag: last DATA of this channel
 STDOUT, STDERR, STDIN, ARGS, CONTENT = 1, 2, 3, 4, 5  # channels
@@ -63,11 +70,21 @@ CONTROL_RULES = {
     STARTED: ((GUEST,), WITHIN),
     EXIT: ((GUEST,), ENDS),
     REPLY: ((GUEST,), ENDS),
+    CALL: ((GUEST,), OPENS),
+    CANCEL: ((GUEST,), WITHIN),
+    RESULT: ((HOST,), ENDS),
 }
 # Channels of a stream by what opened it: those that the host fills, those that the guest fills.
-CHANNELS = {RUN: ((STDIN, ARGS), (STDOUT, STDERR)), FILE: ((ARGS, CONTENT), (CONTENT,))}
-# The frame that must end a stream, by what opened it.
-LAST_WORD = {RUN: EXIT, FILE: REPLY}
+CHANNELS = {
+    RUN: ((STDIN, ARGS, CONTENT), (STDOUT, STDERR)),
+    FILE: ((ARGS, CONTENT), (CONTENT,)),
+    CALL: ((CONTENT,), (ARGS,)),
+}
+# Credit of a fresh channel by what opened its stream: a call that the host has not looked at costs little.
+WINDOWS = {RUN: WINDOW, FILE: WINDOW, CALL: 64 * 1024}
+# The frame that must end a stream, by what opened it, and the streams that a frame within may speak of.
+LAST_WORD = {RUN: EXIT, FILE: REPLY, CALL: RESULT}
+SPEAKS_OF = {SIGNAL: (RUN, FILE), STARTED: (RUN, FILE), CANCEL: (CALL,)}
 
 _HEADER = struct.Struct(">IBBHI")
 HEADER_SIZE = _HEADER.size
@@ -123,16 +140,16 @@ _decode = json.JSONDecoder(
 ).decode
 
 
-def parse_control(payload: bytes) -> Body:
+def parse_control(payload: bytes, most: int = MAX_CONTROL, deepest: int = MAX_DEPTH) -> Body:
     """The JSON object in a control payload; ProtocolError when it is not one that rule 3 allows."""
-    if len(payload) > MAX_CONTROL:
-        raise ProtocolError("control payload of %d bytes, at most %d" % (len(payload), MAX_CONTROL))
-    if payload.count(b"{") + payload.count(b"[") > MAX_DEPTH:
+    if len(payload) > most:
+        raise ProtocolError("control payload of %d bytes, at most %d" % (len(payload), most))
+    if payload.count(b"{") + payload.count(b"[") > deepest:
         depth = 0
         for mark in re.findall(rb"[\[\]{}]", _STRINGS.sub(b"", payload)):
             depth += 1 if mark in b"[{" else -1
-            if depth > MAX_DEPTH:
-                raise ProtocolError("control payload deeper than %d" % MAX_DEPTH)
+            if depth > deepest:
+                raise ProtocolError("control payload deeper than %d" % deepest)
     try:
         text = payload.decode("utf-8")
         found = _decode(text)
@@ -168,17 +185,19 @@ class _Stream:
         "sent_end",
         "to_come",
         "to_grant",
+        "window",
     )
 
     def __init__(self, opener: int, role: str) -> None:
         host_fills, guest_fills = CHANNELS[opener]
         mine, theirs = (host_fills, guest_fills) if role == HOST else (guest_fills, host_fills)
         self.opener = opener
+        self.window = window = WINDOWS[opener]
         self.final = False  # the last word has passed
         self.to_come: Set[int] = set(theirs)  # channels whose END has not been received
-        self.receive_window = dict.fromkeys(theirs, WINDOW)
+        self.receive_window = dict.fromkeys(theirs, window)
         self.to_grant = dict.fromkeys(theirs, 0)
-        self.send_credit = dict.fromkeys(mine, WINDOW)
+        self.send_credit = dict.fromkeys(mine, window)
         self.sent_end: Set[int] = set()  # channels whose END was queued
         self.left_end: Set[int] = set()  # channels whose END was given out to be written
 
@@ -191,7 +210,8 @@ class Connection:
         self._peer = GUEST if role == HOST else HOST
         self._buffer = bytearray()
         self._streams: Dict[int, _Stream] = {}
-        self._last_opened = 0
+        self._last_opened = [0, 0]  # the guest's, which are even, and the host's
+        self._open_calls = 0
         self._heard_hello = False
         self._broken: Optional[str] = None
         self._control: Deque[bytes] = deque()
@@ -272,11 +292,13 @@ class Connection:
                     return
                 raise ProtocolError("%s on stream %d, which is not open" % (NAMES[kind], stream))
             if known.final:
-                if self.role == GUEST:
+                if self._says_last(known.opener):
                     return
                 raise ProtocolError("%s on stream %d after its end" % (NAMES[kind], stream))
             if place == ENDS and LAST_WORD[known.opener] != kind:
                 raise ProtocolError("%s ends a %s" % (NAMES[kind], NAMES[known.opener]))
+            if place == WITHIN and known.opener not in SPEAKS_OF[kind]:
+                raise ProtocolError("%s within a %s" % (NAMES[kind], NAMES[known.opener]))
         events.append(Event(kind, stream, 0, False, parse_control(payload)))
         if place == ENDS:
             known = self._streams[stream]
@@ -310,33 +332,45 @@ class Connection:
         known = self._streams.get(stream)
         if known is None:
             # Credit may cross the end of a stream on the way, in both directions.
-            if 0 < stream <= self._last_opened and stream & 1:
+            if 0 < stream <= self._last_opened[stream & 1]:
                 return
             raise ProtocolError("CREDIT for stream %d, which is not open" % stream)
         if channel not in known.send_credit:
             raise ProtocolError("CREDIT for stream %d, channel %d: not ours" % (stream, channel))
         credit = known.send_credit[channel] + int.from_bytes(payload, "big")
-        if credit > WINDOW:
+        if credit > known.window:
             raise ProtocolError("credit of stream %d, channel %d over the window" % (stream, channel))
         known.send_credit[channel] = credit
 
+    def _says_last(self, opener: int) -> bool:
+        """Whether this end says the last word on streams of that opener."""
+        return self.role in CONTROL_RULES[LAST_WORD[opener]][0]
+
     def _late(self, stream: int) -> bool:
-        """A frame for a stream that this guest has finished: the host could not know yet (rule 7)."""
-        return self.role == GUEST and 0 < stream <= self._last_opened and bool(stream & 1)
+        """A frame for a stream that this end has finished: the other could not know yet (rule 7)."""
+        mine = 1 if self.role == GUEST else 0  # whose last word is ours: the streams that the other end opens
+        return stream & 1 == mine and 0 < stream <= self._last_opened[mine]
 
     def _open(self, stream: int, kind: int) -> None:
-        if not stream & 1 or stream <= self._last_opened:
+        calls = kind == CALL
+        if stream & 1 == calls or stream <= self._last_opened[stream & 1]:
             raise ProtocolError("%s on stream %d" % (NAMES[kind], stream))
-        if len(self._streams) >= MAX_STREAMS:
+        if calls and self._open_calls >= MAX_CALLS:
+            raise ProtocolError("more than %d calls open" % MAX_CALLS)
+        if not calls and len(self._streams) - self._open_calls >= MAX_STREAMS:
             raise ProtocolError("more than %d streams open" % MAX_STREAMS)
-        self._last_opened = stream
+        self._last_opened[stream & 1] = stream
+        self._open_calls += calls
         self._streams[stream] = _Stream(kind, self.role)
 
     def _forget_if_over(self, stream: int, known: _Stream) -> None:
-        guest_channels = CHANNELS[known.opener][1]
-        open_guest = known.to_come if self.role == HOST else set(guest_channels) - known.left_end
-        if known.final and not open_guest:
+        if self._says_last(known.opener):
+            ends_missing = set(CHANNELS[known.opener][0 if self.role == HOST else 1]) - known.left_end
+        else:
+            ends_missing = known.to_come
+        if known.final and not ends_missing:
             del self._streams[stream]
+            self._open_calls -= known.opener == CALL
             for channel in known.send_credit:
                 self._bulk.pop((stream, channel), None)
                 self._queued.pop((stream, channel), None)
@@ -386,13 +420,28 @@ class Connection:
         if end:
             known.sent_end.add(channel)
 
+    def cut(self, stream: int, channel: int) -> None:
+        """Drop what is queued on a channel and end it there: whoever wanted it has gone."""
+        known = self._streams.get(stream)
+        if known is None or channel in known.left_end:
+            return
+        known.sent_end.discard(channel)
+        self._bulk.pop((stream, channel), None)
+        self._queued.pop((stream, channel), None)
+        self.data(stream, channel, b"", end=True)
+
+    @property
+    def open_calls(self) -> int:
+        """Calls that are not over."""
+        return self._open_calls
+
     def consumed(self, stream: int, channel: int, size: int) -> None:
         """Say that `size` received bytes were used, so that the peer may send as many more."""
         known = self._streams.get(stream)
         if known is None or channel not in known.to_come:
             return
         grant = known.to_grant[channel] + size
-        if grant * 4 >= WINDOW:  # a frame of credit for every quarter of the window
+        if grant * 4 >= known.window:  # a frame of credit for every quarter of the window
             known.receive_window[channel] += grant
             self._control.append(_HEADER.pack(4, CREDIT, 0, channel, stream) + grant.to_bytes(4, "big"))
             grant = 0

@@ -227,7 +227,7 @@ def encode(data: bytes, *, torn: bool = False) -> tuple[Literal["utf-8", "base64
             return "utf-8", data.decode("utf-8")
         except UnicodeDecodeError as error:
             # The end of what was kept may lie inside a character; any other error means binary.
-            if torn and error.end == len(data) and error.reason == "unexpected end of data":
+            if torn and error.reason == "unexpected end of data":
                 return "utf-8", data[: error.start].decode("utf-8")
     return "base64", base64.b64encode(data).decode("ascii")
 

@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import hashlib
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from executor.channel.files import Entry, Listing
+from executor.errors import BadPathError, SandboxError
+from executor.guest import records
 from executor.models import OutputFile, OutputLimits
-from executor.workspace.outputs import HEAD, _names_skills, _Reading, decode, encode, make_file
+from executor.workspace.outputs import (
+    HEAD,
+    Collection,
+    _names_skills,
+    _Reading,
+    collect,
+    decode,
+    encode,
+    make_file,
+    read_whole,
+)
 
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(range(256))
 
@@ -159,3 +174,168 @@ def test_a_name_that_is_not_utf_8() -> None:
 )
 def test_whether_a_pattern_names_the_skills(pattern: str, named: bool) -> None:
     assert _names_skills(pattern) is named
+
+
+# -- collecting, over a sandbox that is a dictionary --------------------------------------------------
+
+
+class Shelf:
+    """As much of a channel as collecting uses: path → content, or the kind of what is no file."""
+
+    def __init__(self, entries: dict[str, Any], roots: dict[bytes, bytes | int] | None = None) -> None:
+        self.entries = {path.encode(): entry for path, entry in entries.items()}
+        self.roots = roots or {}
+        self.asked: list[bytes] = []
+
+    async def list_files(self, paths: list[bytes], *, recursive: bool = True) -> Listing:
+        listing = Listing([], {path: self.roots.get(path, path) for path in paths})
+        for root in listing.roots.values():
+            for path, entry in self.entries.items():
+                if not isinstance(root, bytes) or not (path + b"/").startswith(root + b"/"):
+                    continue
+                if recursive or b"/" not in path[len(root) + 1 :]:
+                    kind = entry if isinstance(entry, int) else records.REGULAR
+                    listing.entries.append(Entry(kind, path, root, 0o644, 1, 0))
+        return listing
+
+    async def get_files(
+        self, paths: list[bytes], *, limit: int, begin: Any, chunk: Any, end: Any, links: bool = False
+    ) -> None:
+        self.asked += paths
+        for path in paths:
+            content = self.entries[path]
+            assert isinstance(content, bytes)
+            if content == b"<gone>":
+                begin(path, 2)
+                continue
+            begin(path, records.Record(records.REGULAR, 0o644, len(content), 0, path, True))
+            for at in range(0, min(limit, len(content)), 3):
+                chunk(content[at : at + 3])
+            end(5 if content.endswith(b"<torn>") else 0)
+
+
+def gather(shelf: Shelf, *patterns: str, limits: dict[str, int] | None = None, **more: Any) -> Collection:
+    return asyncio.run(
+        collect(
+            shelf,  # type: ignore[arg-type]
+            patterns,
+            limits=OutputLimits(**(limits or {})),
+            most_bytes=1000,
+            **more,
+        )
+    )
+
+
+def contents(found: Collection) -> dict[str, str | None]:
+    return {file.path: file.content for file in found.files}
+
+
+def test_a_file_that_several_globs_mean_comes_once() -> None:
+    shelf = Shelf({"/workspace/out/a.txt": b"A", "/workspace/out/b/c.csv": b"C", "/workspace/work/x": b"X"})
+    found = gather(shelf, "out/*.txt", "out/**", "$OUTPUT_DIR/a.txt", "${OUTPUT_DIR}/a.txt")
+    assert contents(found) == {"out/a.txt": "A", "out/b/c.csv": "C"}
+    assert [file.mime for file in found.files] == ["text/plain", "text/csv"]
+    assert (found.limits_hit, found.warnings) == ([], [])
+    assert shelf.asked == [b"/workspace/out/a.txt", b"/workspace/out/b/c.csv"]
+
+
+def test_odd_names_are_exact() -> None:
+    names = ["my file.csv", "ü\n1.txt", "a.txt", "b.txt", "c.txt", "-rf"]
+    shelf = Shelf({f"/workspace/out/{name}": b"x" for name in names})
+    assert list(contents(gather(shelf, "out/*"))) == sorted(f"out/{name}" for name in names)
+    assert list(contents(gather(shelf, "out/my file.csv"))) == ["out/my file.csv"]
+    assert list(contents(gather(shelf, "out/{a,b}.txt"))) == ["out/a.txt", "out/b.txt"]
+    assert contents(gather(shelf, "$OUTPUT_DIRECTORY/a.txt")) == {}
+
+
+def test_what_is_no_file_is_named_and_not_collected() -> None:
+    shelf = Shelf(
+        {
+            "/workspace/out/dir": records.FOLDER,
+            "/workspace/out/link": records.LINK,
+            "/workspace/out/pipe": records.OTHER,
+            "/workspace/out/z": b"Z",
+        }
+    )
+    found = gather(shelf, "out/**", "out/*")
+    assert contents(found) == {"out/z": "Z"}
+    assert found.warnings == [
+        "out/link is a link: not collected",
+        "out/pipe is not a regular file: not collected",
+    ]
+
+
+def test_the_links_that_every_workspace_has_are_no_warning() -> None:
+    shelf = Shelf({"/workspace/work/inputs": records.LINK, "/workspace/work/a": b"A"})
+    found = gather(shelf, "work/**")
+    assert (contents(found), found.warnings) == ({"work/a": "A"}, [])
+
+
+def test_a_folder_that_is_missing_is_nothing_and_one_that_leads_out_a_warning() -> None:
+    found = gather(Shelf({}, {b"/workspace/out": 2, b"/workspace/work": 18}), "out/**", "work/**")
+    assert contents(found) == {}
+    assert found.warnings == ["work: it leads out of the workspace: not collected"]
+
+
+def test_a_folder_reached_through_a_link_is_matched_by_the_name_that_was_asked_for() -> None:
+    shelf = Shelf({"/workspace/out/a": b"A"}, {b"/workspace/results": b"/workspace/out"})
+    assert contents(gather(shelf, "results/**")) == {"out/a": "A"}
+
+
+def test_no_more_files_than_asked_for() -> None:
+    shelf = Shelf({f"/workspace/out/{number}": b"x" for number in range(5)})
+    found = gather(shelf, "out/**", limits={"max_files": 2})
+    assert list(contents(found)) == ["out/0", "out/1"]
+    assert found.limits_hit == ["max_files"]
+    assert found.warnings == ["5 files match; only the first 2 are returned"]
+
+
+def test_no_more_content_than_asked_for() -> None:
+    shelf = Shelf({"/workspace/out/a": b"aaaa", "/workspace/out/b": b"bbbb", "/workspace/out/c": b"c"})
+    found = gather(shelf, "out/**", limits={"max_total_bytes": 6})
+    assert contents(found) == {"out/a": "aaaa", "out/b": "bb", "out/c": ""}
+    assert [(file.size, file.truncated) for file in found.files] == [(4, False), (4, True), (1, True)]
+    assert found.files[1].sha256 == hashlib.sha256(b"bbbb").hexdigest()
+    assert found.limits_hit == ["max_total_bytes"]
+
+
+def test_a_file_over_the_inline_cap_does_not_use_up_the_total() -> None:
+    shelf = Shelf({"/workspace/out/big": b"x" * 50, "/workspace/out/small": b"y" * 10})
+    found = gather(shelf, "out/**", limits={"inline_bytes": 10, "max_total_bytes": 15})
+    assert contents(found) == {"out/big": None, "out/small": "y" * 10}
+    assert found.limits_hit == ["inline_bytes"]
+
+
+def test_a_file_that_cannot_be_read_does_not_stop_the_others() -> None:
+    shelf = Shelf({"/workspace/out/a": b"<gone>", "/workspace/out/b": b"x<torn>", "/workspace/out/c": b"C"})
+    found = gather(shelf, "out/**")
+    assert contents(found) == {"out/b": "x<torn>", "out/c": "C"}
+    assert found.warnings == [
+        "out/a could not be read: No such file or directory",
+        "out/b could not be read to its end: Input/output error",
+    ]
+
+
+def test_what_a_skill_shipped_is_no_output_unless_it_is_asked_for() -> None:
+    shelf = Shelf(
+        {"/skills/s/old.txt": b"old", "/skills/s/edited.txt": b"new", "/skills/s/made.txt": b"made"}
+    )
+    shipped = {
+        b"/skills/s/old.txt": hashlib.sha256(b"old").hexdigest(),
+        b"/skills/s/edited.txt": hashlib.sha256(b"before").hexdigest(),
+    }
+    found = gather(shelf, "*.txt", skill="s", shipped=shipped.get)
+    assert contents(found) == {"skills/s/edited.txt": "new", "skills/s/made.txt": "made"}
+    named = gather(shelf, "skills/s/*.txt", shipped=shipped.get)
+    assert list(contents(named)) == ["skills/s/edited.txt", "skills/s/made.txt", "skills/s/old.txt"]
+
+
+def test_reading_one_file_again() -> None:
+    shelf = Shelf({"/workspace/out/a": b"hello", "/workspace/out/gone": b"<gone>", "/workspace/b": b"<torn>"})
+    taken: list[bytes] = []
+    asyncio.run(read_whole(shelf, "out/a", most_bytes=100, take=taken.append))  # type: ignore[arg-type]
+    assert b"".join(taken) == b"hello"
+    with pytest.raises(BadPathError, match="cannot read 'out/gone': there is no such file"):
+        asyncio.run(read_whole(shelf, "out/gone", most_bytes=100, take=taken.append))  # type: ignore[arg-type]
+    with pytest.raises(SandboxError, match="cannot read 'b': Input/output error"):
+        asyncio.run(read_whole(shelf, "b", most_bytes=100, take=taken.append))  # type: ignore[arg-type]

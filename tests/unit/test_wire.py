@@ -20,6 +20,8 @@ from hypothesis import strategies as st
 from executor.guest import wire
 from executor.guest.wire import (
     ARGS,
+    CALL,
+    CANCEL,
     CONTENT,
     CREDIT,
     DATA,
@@ -30,12 +32,14 @@ from executor.guest.wire import (
     GUEST,
     HELLO,
     HOST,
+    MAX_CALLS,
     MAX_CONTROL,
     MAX_FRAME,
     MAX_STREAMS,
     PING,
     PONG,
     REPLY,
+    RESULT,
     RUN,
     SIGNAL,
     STARTED,
@@ -133,6 +137,9 @@ def test_the_format_does_not_change_unnoticed() -> None:
         10: "PING",
         11: "PONG",
         12: "GOODBYE",
+        13: "CALL",
+        14: "RESULT",
+        15: "CANCEL",
     }
     assert (STDOUT, STDERR, STDIN, ARGS, CONTENT, END) == (1, 2, 3, 4, 5, 1)
     assert (MAX_FRAME, MAX_CONTROL, WINDOW, wire.HEADER_SIZE) == (65536, 16384, 1048576, 12)
@@ -308,6 +315,7 @@ def test_any_payload_is_an_object_or_refused(payload: bytes | str) -> None:
 # -- breaches -----------------------------------------------------------------------------------------
 
 FULL_STDOUT = data(1, STDOUT, b"x" * MAX_FRAME) * 16  # a whole window
+FULL_ARGS = data(2, ARGS, b"x" * MAX_FRAME)
 FULL_CONTENT = data(3, CONTENT, b"x" * MAX_FRAME) * 16
 
 # What a host with stream 1 (RUN) and 3 (FILE) open says to bytes from a guest.
@@ -343,9 +351,27 @@ FROM_A_GUEST = [
     (frame(PONG, 0, b"x" * 8, channel=1), "PONG with flags or channel"),
     (frame(CREDIT, 1, b"\0\0\0\1", channel=STDIN, flags=1), "CREDIT with flags or channel"),
     (frame(0), "frame type 0 is unknown"),
-    (frame(13), "frame type 13 is unknown"),
+    (frame(16), "frame type 16 is unknown"),
     (frame(255), "frame type 255 is unknown"),
     (frame(RUN, 5), "RUN from the guest"),
+    (frame(CALL, 5), "CALL on stream 5"),
+    (frame(CALL, 0), "CALL on stream 0"),
+    (frame(CALL, 4) + frame(CALL, 4), "CALL on stream 4"),
+    (frame(CALL, 4) + frame(CALL, 2), "CALL on stream 2"),
+    (frame(CALL, 2, b"[]"), "not an object"),
+    (b"".join(frame(CALL, n) for n in range(2, 2 * MAX_CALLS + 4, 2)), "more than 1024 calls open"),
+    (frame(CALL, 2) + frame(RESULT, 2), "RESULT from the guest"),
+    (frame(CALL, 2) + frame(EXIT, 2), "EXIT ends a CALL"),
+    (frame(CALL, 2) + frame(STARTED, 2), "STARTED within a CALL"),
+    (frame(CANCEL, 1), "CANCEL within a RUN"),
+    (frame(CANCEL, 3), "CANCEL within a FILE"),
+    (frame(CANCEL, 2), "CANCEL on stream 2, which is not open"),
+    (frame(CALL, 2) + data(2, CONTENT, b"x"), "DATA on stream 2, channel 5: not open there"),
+    (frame(CALL, 2) + data(2, STDOUT, b"x"), "DATA on stream 2, channel 1: not open there"),
+    (frame(CALL, 2) + FULL_ARGS + data(2, ARGS, b"x"), "DATA beyond the credit of stream 2"),
+    (frame(CALL, 2) + data(2, ARGS, flags=END) * 2, "DATA on stream 2, channel 4: not open there"),
+    (frame(CALL, 2) + frame(CREDIT, 2, b"\0\0\0\1", channel=CONTENT), "over the window"),
+    (frame(CALL, 2) + frame(CREDIT, 2, b"\0\0\0\1", channel=ARGS), "stream 2, channel 4: not ours"),
     (frame(FILE, 4), "FILE from the guest"),
     (frame(SIGNAL, 1), "SIGNAL from the guest"),
     (frame(PING, 0, b"x" * 8), "PING from the guest"),
@@ -390,6 +416,11 @@ FROM_A_HOST = [
     (frame(STARTED, 1), "STARTED from the host"),
     (frame(EXIT, 1), "EXIT from the host"),
     (frame(REPLY, 3), "REPLY from the host"),
+    (frame(CALL, 2), "CALL from the host"),
+    (frame(CANCEL, 1), "CANCEL from the host"),
+    (frame(RESULT, 2), "RESULT on stream 2, which is not open"),
+    (frame(RESULT, 1), "RESULT ends a RUN"),
+    (data(2, CONTENT, b"x"), "DATA on stream 2, which is not open"),
     (frame(PONG, 0, b"x" * 8), "PONG from the host"),
     (frame(PING, 0, b"x" * 9), "PING of 9 bytes on stream 0"),
     (frame(SIGNAL, 5), "SIGNAL on stream 5, which is not open"),
@@ -507,6 +538,87 @@ def test_a_flood_of_pings_is_not_answered_by_a_host() -> None:
     assert take(host) == b""
 
 
+# -- calls: the guest opens them, the host says the last word ------------------------------------------
+
+
+def test_a_call_there_and_back() -> None:
+    host, guest = pair(RUN)
+    guest.control(CALL, 2, {"run": 1})
+    guest.data(2, ARGS, b"args", end=True)
+    assert host.receive(take(guest)) == [
+        Event(CALL, 2, 0, False, {"run": 1}),
+        Event(DATA, 2, ARGS, True, b"args"),
+    ]
+    assert host.open_calls == guest.open_calls == 1
+    host.control(RESULT, 2, {"bytes": 3})
+    assert host.is_open(2)
+    host.data(2, CONTENT, b"yes", end=True)
+    assert guest.receive(take(host)) == [
+        Event(RESULT, 2, 0, False, {"bytes": 3}),
+        Event(DATA, 2, CONTENT, True, b"yes"),
+    ]
+    assert not host.is_open(2) and not guest.is_open(2)
+    assert host.open_calls == guest.open_calls == 0
+    guest.control(CALL, 4, {"run": 1})
+    host.receive(take(guest))
+
+
+def test_a_host_drops_what_comes_late_for_an_answered_call() -> None:
+    host, guest = pair(RUN)
+    guest.control(CALL, 2, {"run": 1})
+    guest.data(2, ARGS, b"x" * (3 * MAX_FRAME))
+    host.receive(take(guest))
+    host.control(RESULT, 2, {})
+    guest.control(CANCEL, 2, {})  # crosses the result
+    assert host.receive(take(guest)) == []
+    host.data(2, CONTENT, b"", end=True)
+    on_its_way = take(host)
+    assert not host.is_open(2)
+    late = data(2, ARGS, b"y") + frame(CANCEL, 2) + frame(CREDIT, 2, b"\0\0\0\1", channel=CONTENT)
+    assert host.receive(late) == []
+    assert len(guest.receive(on_its_way)) == 2
+    assert not guest.is_open(2)
+    assert (guest._bulk, guest._queued) == ({}, {})
+
+
+def test_a_call_that_was_not_looked_at_costs_one_small_window() -> None:
+    host, guest = pair(RUN)
+    guest.control(CALL, 2, {"run": 1})
+    guest.data(2, ARGS, b"x" * WINDOW, end=True)
+    received = host.receive(take(guest))
+    assert sum(len(event.body) for event in received if event.type == DATA) == wire.WINDOWS[CALL] == 64 * 1024
+    assert not guest.wants_to_write
+
+
+def test_calls_do_not_take_the_streams_of_the_host() -> None:
+    host, guest = pair()
+    for number in range(MAX_CALLS):
+        guest.control(CALL, 2 * number + 2, {})
+    host.receive(take(guest))
+    for number in range(MAX_STREAMS):
+        host.control(RUN, 2 * number + 1, {})
+    with pytest.raises(ProtocolError, match="more than 4096 streams open"):
+        host.control(RUN, 2 * MAX_STREAMS + 1, {})
+
+
+def test_what_nobody_wants_any_more_is_cut() -> None:
+    host, guest = pair(RUN)
+    guest.control(CALL, 2, {"run": 1})
+    host.receive(take(guest))
+    host.control(RESULT, 2, {})
+    host.data(2, CONTENT, b"x" * WINDOW, end=True)
+    first = take(host)
+    assert host.queued(2, CONTENT) == WINDOW - wire.WINDOWS[CALL]
+    host.cut(2, CONTENT)
+    assert host.queued(2, CONTENT) == 0
+    assert take(host) == data(2, CONTENT, b"", END)
+    host.cut(2, CONTENT)
+    assert take(host) == b""
+    assert not host.is_open(2)
+    guest.receive(first + data(2, CONTENT, b"", END))
+    assert not guest.is_open(2)
+
+
 # -- order and credit ---------------------------------------------------------------------------------
 
 
@@ -616,13 +728,20 @@ class Talk:
 
     def control(self, role: str, kind: int, stream: int) -> None:
         if kind == HELLO or kind in wire.LAST_WORD or self.ends[role].is_open(stream):
+            if kind in wire.LAST_WORD.values() and not self.ends[role].is_open(stream):
+                return
             self.controls[role].append((kind, stream))
         self.ends[role].control(kind, stream, {})
 
     def open(self, kind: int) -> None:
-        stream = 2 * len(self.openers) + 1
+        before = sum((other == CALL) == (kind == CALL) for other in self.openers.values())
+        stream = 2 * before + (2 if kind == CALL else 1)
         self.openers[stream] = kind
-        self.control(HOST, kind, stream)
+        self.control(GUEST if kind == CALL else HOST, kind, stream)
+
+    def ender(self, stream: int) -> str:
+        """Who says the last word."""
+        return HOST if self.openers[stream] == CALL else GUEST
 
     def data(self, role: str, stream: int, channel: int, size: int, end: bool) -> None:
         key = (role, stream, channel)
@@ -635,9 +754,10 @@ class Talk:
             self.ended.add(key)
 
     def final(self, stream: int) -> None:
-        if stream not in self.finals and self.ends[GUEST].is_open(stream):
+        role = self.ender(stream)
+        if stream not in self.finals and self.ends[role].is_open(stream):
             self.finals.add(stream)
-            self.control(GUEST, wire.LAST_WORD[self.openers[stream]], stream)
+            self.control(role, wire.LAST_WORD[self.openers[stream]], stream)
 
     def write(self, role: str, limit: int) -> bool:
         had_control = bool(self.ends[role]._control)
@@ -672,9 +792,9 @@ class Talk:
                 if event.end:
                     self.end_seen.add(key)
             elif event.type != PONG:
-                # Control frames keep their order; a guest may drop those for streams that are over.
-                while self.controls[role].pop(0) != (event.type, event.stream):
-                    assert role == HOST
+                # Control frames keep their order; who said the last word drops those that come after it.
+                while (dropped := self.controls[role].pop(0)) != (event.type, event.stream):
+                    assert self.ender(dropped[1]) != role
         assert len(self.ends[other]._buffer) < BOUND
         return bool(piece)
 
@@ -720,7 +840,7 @@ def step(talk: Talk, chance: random.Random) -> None:
     size = chance.choice(SIZES)
     if name == "open":
         if len(talk.openers) < 6:
-            talk.open(chance.choice((RUN, FILE)))
+            talk.open(chance.choice((RUN, FILE, CALL)))
     elif name == "ping":
         talk.ends[HOST].ping(b"pingpong")
     elif name == "write":
@@ -729,14 +849,15 @@ def step(talk: Talk, chance: random.Random) -> None:
         talk.deliver(role, chance.choice((size, chance.randrange(1, 40), 1 << 30)))
     elif talk.openers:
         key = chance.choice(talk.channels())
-        heard = talk.ends[GUEST].is_open(key[1])
-        if name == "data" and (key[0] == HOST or heard):
+        calls = talk.openers[key[1]] == CALL
+        heard = talk.ends[HOST if calls else GUEST].is_open(key[1])
+        if name == "data" and (key[0] != talk.ender(key[1]) or heard):
             talk.data(*key, size, chance.random() < 0.1)
         elif name == "consume":
             talk.consume(*key, size)
         elif name == "signal":
-            talk.control(HOST, SIGNAL, key[1])
-        elif name == "started" and heard and key[1] not in talk.finals:
+            talk.control(GUEST if calls else HOST, CANCEL if calls else SIGNAL, key[1])
+        elif name == "started" and heard and not calls and key[1] not in talk.finals:
             talk.control(GUEST, STARTED, key[1])
         elif name == "final" and heard and chance.random() < 0.3:
             talk.final(key[1])
@@ -750,13 +871,13 @@ def test_two_ends_deliver_everything_in_order_within_credit(seed: int, steps: in
         step(talk, chance)
     talk.settle()
     for key in talk.channels():
-        if key[0] == GUEST or key[1] not in talk.finals:
+        if key[0] == talk.ender(key[1]) or key[1] not in talk.finals:
             assert talk.arrived[key] == talk.queued[key]  # so nothing is ever stuck
             assert (key in talk.end_seen) == (key in talk.ended)
     assert not any(talk.ends[role].wants_to_write for role in (HOST, GUEST))
-    assert talk.controls[GUEST] == []
+    assert {kind for kind, _ in talk.controls[GUEST]} <= {CANCEL}
     for role, stream, channel in talk.channels():
-        if role == GUEST:
+        if role == talk.ender(stream):
             talk.data(role, stream, channel, 0, True)
     for stream in talk.openers:
         talk.final(stream)
@@ -780,6 +901,7 @@ def transcript(seed: int, role: str) -> tuple[list[int], bytes]:
     out = b""
     guest = guest_with(*openers)
     sender = guest if role == HOST else host
+    calls: list[int] = []
     if role == HOST:
         out += frame(HELLO, 0, b'{"version":1}')
     else:
@@ -789,8 +911,16 @@ def transcript(seed: int, role: str) -> tuple[list[int], bytes]:
         index = chance.randrange(len(openers))
         stream, kind = 2 * index + 1, openers[index]
         channels = wire.CHANNELS[kind][1 if role == HOST else 0]
-        what = chance.choice(["data", "data", "end", "word", "last", "flush"])
-        if what in ("data", "end"):
+        what = chance.choice(["data", "data", "end", "word", "last", "flush", "call", "call"])
+        if what == "call" and role == HOST:
+            if not calls or chance.random() < 0.5:
+                calls.append(2 * len(calls) + 2)
+                guest.control(CALL, calls[-1], {"run": stream})
+            elif chance.random() < 0.3:
+                guest.control(CANCEL, chance.choice(calls), {})
+            else:
+                guest.data(chance.choice(calls), ARGS, chance.randbytes(99), chance.random() < 0.3)
+        elif what in ("data", "end"):
             body = chance.randbytes(chance.choice([0, 1, 30, 700]))
             sender.data(stream, chance.choice(channels), body, what == "end")
         elif what == "word" and role == GUEST:
@@ -867,7 +997,7 @@ def mutate(stream: bytes, chance: random.Random) -> bytes:
         del raw[at:]
     elif how == "header":
         part = bytearray(parts[index])
-        part[chance.randrange(4, 12)] = chance.randrange(14)
+        part[chance.randrange(4, 12)] = chance.randrange(17)
         parts[index] = bytes(part)
         return b"".join(parts)
     else:

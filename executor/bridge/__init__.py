@@ -1,0 +1,38 @@
+"""The capability bridge: host tools that a run's scripts may call, and nothing else.
+
+    tools.py      ToolSpec and @tool
+    schema.py     JSON Schema, compiled once
+    grant.py      what a run may use: tools, a folder, limits; only ever narrowed
+    approvals.py  what policies and people are asked
+    dispatch.py   one run's bridge: every check, in order
+    folder.py     a host folder, confined by descriptors
+    audit.py      the record, hash-chained
+    spans.py      the same for OpenTelemetry
+    codes.py      what can go wrong, as one table
+    shell.py      the Bash commands' words and answers
+    clients.py    what is sent into the sandbox; stubs.py writes its types
+    scripts.py    a skill's script: function or program, and its result
+    code.py       a text that calls tools
+    mcp.py        the tools of an MCP server
+
+Nothing here imports a JSON Schema library, OpenTelemetry or the MCP SDK before it is needed.
+"""
+
+from executor.bridge.approvals import ApprovalRequest, Decision, PolicyRequest
+from executor.bridge.audit import AuditLog
+from executor.bridge.codes import PublicToolError
+from executor.bridge.grant import BridgeLimits, Grant
+from executor.bridge.tools import ToolContext, ToolSpec, tool
+
+__all__ = [
+    "ApprovalRequest",
+    "AuditLog",
+    "BridgeLimits",
+    "Decision",
+    "Grant",
+    "PolicyRequest",
+    "PublicToolError",
+    "ToolContext",
+    "ToolSpec",
+    "tool",
+]

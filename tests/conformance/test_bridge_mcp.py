@@ -1,0 +1,84 @@
+"""A real MCP server process: its tools, granted by name, are called from scripts of each language."""
+# ruff: noqa: E501 (the server inside is a file of its own)
+
+from __future__ import annotations
+
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from executor import BadRequestError, Grant, GrantError, Session
+from executor.bridge.mcp import McpServer
+
+pytest.importorskip("mcp")
+
+SERVER = """
+import anyio, mcp.types as types
+from mcp.server.lowlevel.server import Server
+from mcp.server.stdio import stdio_server
+
+SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}}, "required": ["a", "b"]}
+
+async def list_tools(ctx, params):
+    return types.ListToolsResult(tools=[
+        types.Tool(name="mcp-add", description="Adds.", input_schema=SCHEMA),
+        types.Tool(name="mcp-fail", description="Fails.", input_schema={"type": "object"}),
+    ])
+
+async def call_tool(ctx, params):
+    if params.name == "mcp-fail":
+        return types.CallToolResult(content=[types.TextContent(type="text", text="it is full")], is_error=True)
+    total = params.arguments["a"] + params.arguments["b"]
+    return types.CallToolResult(
+        content=[types.TextContent(type="text", text=str(total))], structured_content={"sum": total})
+
+server = Server("adder", on_list_tools=list_tools, on_call_tool=call_tool)
+
+async def main():
+    async with stdio_server() as (read, write):
+        await server.run(read, write, server.create_initialization_options())
+
+anyio.run(main)
+"""
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[McpServer]:
+    path = tmp_path_factory.mktemp("mcp") / "server.py"
+    path.write_text(textwrap.dedent(SERVER))
+    with McpServer([sys.executable, path]) as opened:
+        yield opened
+
+
+def test_tools_of_a_server_in_each_language(shared: Session, server: McpServer) -> None:
+    assert server.names == ["mcp-add", "mcp-fail"]
+    grant = Grant(tools=server.tools("mcp-add"))
+    shared.put("work/m.py", "from skill_tools import tools\nprint(tools.mcp_add(a=1, b=2)['sum'])\n")
+    shared.put(
+        "work/m.mjs",
+        "import { tools } from 'skill-tools';\nconsole.log((await tools.mcp_add({ a: 3, b: 4 })).sum);\n",
+    )
+    result = shared.exec("python3 work/m.py; node work/m.mjs; tool mcp-add a:=5 b:=6", grant=grant)
+    assert result.stdout == '3\n7\n{"sum": 11}\n', result.stderr
+    refused = shared.exec("tool mcp-fail; tool mcp-add a=x", grant=grant)
+    assert "Tool not available: mcp-fail" in refused.stderr
+    assert "is not of type 'integer'" in refused.stderr
+
+
+def test_an_error_of_the_server_is_told(shared: Session, server: McpServer) -> None:
+    result = shared.exec("tool mcp-fail", grant=Grant(tools=server.tools("mcp-fail")))
+    assert result.exit_code == 1
+    assert "mcp-fail: it is full [TOOL_FAILED]" in result.stderr
+
+
+def test_what_a_server_does_not_have(server: McpServer, tmp_path: Path) -> None:
+    assert server.tools() == []
+    with pytest.raises(GrantError, match="has no tool 'other'"):
+        server.tools("other")
+    with pytest.raises(BadRequestError, match="did not start"), McpServer([tmp_path / "nothing"]):
+        pass
+    with pytest.raises(BadRequestError, match="did not start"), McpServer([sys.executable, "-c", "pass"]):
+        pass
