@@ -44,7 +44,7 @@ format: setup ## let ruff lay out the code
 	@$(BIN)/ruff check --fix-only --quiet . ; $(BIN)/ruff format .
 
 bench: setup ## measure starts, runs and transfers
-	@$(ENGINE) -- $(BASH_C) '$(IMAGES) && $(PYTHON) tests/bench/bench.py $(BENCH_ARGS)'
+	@$(ENGINE) -- $(BASH_C) '$(IMAGES) && $(PYTHON) tests/bench/bench.py $(BENCH_ARGS) && $(PYTHON) tests/bench/bridge.py'
 
 soak: setup ## the same, for a long time
 	@$(ENGINE) -- $(BASH_C) '$(IMAGES) && EXECUTOR_SOAK=1 $(BIN)/pytest tests/unit tests/hostile $(PYTEST_ARGS)'

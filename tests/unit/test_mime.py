@@ -73,7 +73,7 @@ MP3 = b"\xff\xfb\x90\x64\0\0"
 MPEGTS = (b"G\x40\0\x10\0" + b"\xff" * 183) * 3
 SQLITE = database()
 OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + b"\0" * 16
-GZIP = gzip.compress(b"x")
+GZIP = gzip.compress(b"x", mtime=0)
 TAR = tarred(tarfile.USTAR_FORMAT)
 ELF = b"\x7fELF\2\1\1\0" + b"\0" * 8 + b"\3\0\x3e\0"
 EXE = b"MZ" + b"\0" * 58 + b"\x40\0\0\0PE\0\0\x64\x86"
