@@ -60,7 +60,7 @@ lock: setup ## pin the versions that are installed now
 engine-start: setup ## a private engine that stays until engine-stop
 	@$(PYTHON) dev/engine.py start
 
-engine-stop: setup
+engine-stop: setup ## end the engine of engine-start
 	@$(PYTHON) dev/engine.py stop
 
 clean: ## remove what is made in the checkout (the images stay)

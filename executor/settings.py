@@ -68,6 +68,12 @@ def load(overrides: Mapping[str, Any] | None = None, environ: Mapping[str, str] 
         text = environ.get("EXECUTOR_" + name.upper())
         if text is not None:
             values[name] = _from_text(name, text)
+    for name in Limits.model_fields:
+        if "EXECUTOR_" + name.upper() in environ:
+            raise BadRequestError(
+                f"there is no setting EXECUTOR_{name.upper()}, so it would limit nothing",
+                hint=f"Limits stand in one variable: EXECUTOR_LIMITS='{{{name}: …}}'.",
+            )
     values.update({name: value for name, value in (overrides or {}).items() if value is not None})
     if not values.get("skills"):
         root = environ.get("SKILLS_ROOT")

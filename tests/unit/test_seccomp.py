@@ -535,7 +535,8 @@ print(json.dumps({
 def in_sandbox(script: str, *args: str, filtered: bool, folder: Path) -> subprocess.CompletedProcess[str]:
     assert BWRAP is not None
     command = [BWRAP, "--unshare-all", "--unshare-user", "--cap-drop", "ALL", "--die-with-parent"]
-    command += ["--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc", "--bind", str(folder), str(folder)]
+    command += ["--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc"]
+    command += ["--tmpfs", "/tmp", "--bind", str(folder), str(folder)]  # a short place for sockets
     command += ["--clearenv", "--setenv", "PATH", os.environ["PATH"], "--setenv", "HOME", str(folder)]
     with tempfile.TemporaryFile() as file:
         file.write(seccomp.bpf_program())
