@@ -351,7 +351,7 @@ def command_start(engine: PrivateEngine) -> int:
         host = engine.host
     else:
         say(f"using the one that answers at {host}")
-    print(f"DOCKER_HOST={host}")
+    print(f"export DOCKER_HOST={host}")
     return 0
 
 

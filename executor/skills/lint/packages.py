@@ -13,6 +13,7 @@ PYTHON_MODULES = frozenset(sys.stdlib_module_names) | frozenset((
     "formatter", "imghdr", "imp", "lib2to3", "mailcap", "msilib", "nis", "nntplib", "ossaudiodev",
     "parser", "pipes", "smtpd", "sndhdr", "spwd", "sunau", "symbol", "telnetlib", "tomllib", "uu",
     "xdrlib", "zoneinfo", "compression", "annotationlib", "__main__", "_typeshed",
+    "skill_tools",  # what a granted run finds by itself
 ))
 
 # import → names under which PyPI has it, in the spelling of `canonical`.
@@ -60,6 +61,7 @@ PYTHON_PACKAGES: dict[str, tuple[str, ...]] = {
 }
 
 NODE_MODULES = frozenset((
+    "skill-tools",  # what a granted run finds by itself
     "assert", "async_hooks", "buffer", "child_process", "cluster", "console", "constants", "crypto",
     "dgram", "diagnostics_channel", "dns", "domain", "events", "fs", "http", "http2", "https",
     "inspector", "module", "net", "os", "path", "perf_hooks", "process", "punycode", "querystring",
