@@ -139,7 +139,7 @@ class AsyncExecutor:
             )
         wanted = limits or self.settings.limits
         found = self._sessions.get(name)
-        if found is not None and not found.lost:
+        if found is not None and not found.lost and not found.closed:
             if found.limits != wanted:
                 raise BadRequestError(
                     f"session {name!r} is open with other limits", hint="Close it first, or use another id."

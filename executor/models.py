@@ -46,7 +46,7 @@ class Limits(BaseModel):
 
     memory: Size = Field(1 << 30, ge=64 << 20)
     """Memory of all processes and memory-backed files together, swap off. Default 1 GiB."""
-    cpus: float = Field(1.0, gt=0, le=1024)
+    cpus: float = Field(1.0, ge=0.01, le=1024)
     """Processors' worth of time. Default 1."""
     pids: int = Field(128, ge=8, le=1 << 20)
     """Processes and threads. Default 128."""

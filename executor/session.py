@@ -219,8 +219,7 @@ class AsyncRun:
 
     def resize(self, rows: int, columns: int) -> None:
         """Size of its terminal."""
-        if not (1 <= rows <= 10_000 and 1 <= columns <= 10_000):
-            raise BadRequestError(f"{rows}×{columns} is not a size of a terminal")
+        _check_size(rows, columns)
         self._handle.resize(rows, columns)
 
     async def kill(self) -> ExecResult:
@@ -301,6 +300,11 @@ class AsyncSession:
         return self._runtime.name
 
     @property
+    def closed(self) -> bool:
+        """`close` was called."""
+        return self._closed
+
+    @property
     def lost(self) -> bool:
         """Its sandbox is gone, and its files with it."""
         return self._lost is not None
@@ -315,13 +319,15 @@ class AsyncSession:
     async def close(self) -> None:
         """End the sandbox and everything in it. Files that were not collected are gone."""
         self._closed = True
+        if self.on_close is not None:
+            self.on_close(self)
+        async with self._starting:  # a start under way ends itself when it sees that nobody wants it
+            pass
         if self._channel is not None:
             self._channel.close()
         if self._burying is not None:
             await asyncio.shield(self._burying)
         await self._end()
-        if self.on_close is not None:
-            self.on_close(self)
 
     async def _end(self) -> None:
         if self._sandbox is not None:
@@ -334,8 +340,7 @@ class AsyncSession:
         if self._channel is not None and self._channel.broken is None and not self._closed:
             return self._channel
         async with self._starting:
-            if self._closed:
-                raise SessionClosedError(CLOSED.format(id=self.id), hint="Open a new one.")
+            self._check_open()
             if self._lost is not None:
                 raise SandboxLostError(
                     f"session {self.id!r} has lost its sandbox: {self._lost.message}",
@@ -345,18 +350,23 @@ class AsyncSession:
                 self._channel = await self._start()
             return self._channel
 
+    def _check_open(self) -> None:
+        if self._closed:
+            raise SessionClosedError(CLOSED.format(id=self.id), hint="Open a new one.")
+
     async def _start(self) -> Channel:
         spec, self._notes = sandbox_spec(self.id, self.limits, self._settings)
         sandbox = await self._runtime.start(spec)
         self._sandbox = sandbox
+        channel = Channel(sandbox, self._broken)
         try:
+            self._check_open()
             if sandbox.facts.warnings and self._settings.require_limits:
                 raise SandboxStartError(
                     "this machine cannot enforce what the settings require: "
                     + "; ".join(sandbox.facts.warnings),
                     hint="Unset require_limits, run as root, or use the container runtime.",
                 )
-            channel = Channel(sandbox, self._broken)
             expected = Expected(secrets.token_hex(16), sandbox.facts)
             await channel.open(expected, {**spec.rlimits(), **sandbox.facts.rlimits})
             if self._snapshot is not None:
@@ -364,7 +374,10 @@ class AsyncSession:
                 for slug, staged in self._snapshot.skills.items():
                     self._digests[slug] = staged["digest"]
                     self._manifests[slug] = {os.fsencode(k): v for k, v in staged["files"].items()}
+            self._check_open()
         except BaseException:
+            # Not lost: whoever uses the session next starts another sandbox.
+            channel.break_off(SandboxStartError("the start was given up"), tell=False)
             self._sandbox = None
             await asyncio.shield(sandbox.kill())
             raise
@@ -819,6 +832,7 @@ class AsyncSession:
         spec.interactive = True
         spec.on_output = on_output
         if tty:
+            _check_size(*size)
             spec.pty = size
         channel = await self._ready()
         bridge = None
@@ -880,8 +894,8 @@ class AsyncSession:
             timeout = self._settings.timeout
         if timeout is not None and not 0 < timeout <= 7 * 86400:
             raise BadLimitError(f"timeout={timeout!r} is not between 0 and 604,800 seconds")
-        if limit < 0:
-            raise BadLimitError(f"max_output={limit} is negative")
+        if type(limit) is not int or limit < 0:
+            raise BadLimitError(f"max_output={limit!r} is not a number of bytes")
         folder = layout.working_folder(cwd, None)  # a bad path is refused before anything is started
         channel_facts = (await self._ready()).sandbox.facts
         slug = await self._skill(skill)
@@ -1023,6 +1037,11 @@ def sandbox_spec(session_id: str, limits: Limits, settings: Settings) -> tuple[S
         owner=owner_label(),
     )
     return spec, notes
+
+
+def _check_size(rows: int, columns: int) -> None:
+    if not all(type(number) is int and 1 <= number <= 10_000 for number in (rows, columns)):
+        raise BadRequestError(f"{rows!r} by {columns!r} is not a size of a terminal")
 
 
 def _check_approver(grant: Grant | None) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
 import os
 import threading
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
@@ -21,7 +22,7 @@ from executor.bridge import ApprovalRequest, AuditLog, Decision, Grant
 from executor.bridge.code import MAX_CODE, Language
 from executor.bridge.scripts import ScriptResult, Style
 from executor.channel.runs import OnOutput
-from executor.errors import BadRequestError
+from executor.errors import BadRequestError, SessionClosedError
 from executor.executor import AsyncExecutor
 from executor.models import ExecResult, Limits, OutputFile, OutputLimits
 from executor.runtimes.base import Runtime
@@ -43,6 +44,9 @@ class _Loop:
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run to the end. An interrupt cancels the work and waits until it has let go."""
+        if self._loop.is_closed():
+            work.close()
+            raise SessionClosedError("the executor is closed", hint="Open a new one.")
         if threading.current_thread() is self._thread:
             work.close()
             raise BadRequestError(
@@ -52,6 +56,8 @@ class _Loop:
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()
+        except concurrent.futures.CancelledError:
+            raise SessionClosedError("the executor was closed while this call was under way") from None
         except BaseException:
             if not future.done():
                 future.cancel()
@@ -66,7 +72,23 @@ class _Loop:
 
         return self.run(work())
 
+    @property
+    def closed(self) -> bool:
+        return self._loop.is_closed()
+
+    async def _let_go(self) -> None:
+        """Cancel what other threads still wait for, so that none of them waits for ever."""
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in others:
+            task.cancel()
+        if others:
+            await asyncio.wait(others, timeout=5)
+
     def close(self) -> None:
+        if self.closed:
+            return
+        with contextlib.suppress(Exception):
+            asyncio.run_coroutine_threadsafe(self._let_go(), self._loop).result(timeout=10)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(timeout=10)
         if not self._thread.is_alive():
@@ -189,6 +211,11 @@ class Session:
     def runtime(self) -> str:
         """Name of its runtime."""
         return self._inner.runtime
+
+    @property
+    def closed(self) -> bool:
+        """`close` was called."""
+        return self._inner.closed
 
     @property
     def lost(self) -> bool:
@@ -436,7 +463,9 @@ class Executor:
         return self._inner.why
 
     def close(self) -> None:
-        """Close every session, then the runtime."""
+        """Close every session, then the runtime. A second time it does nothing."""
+        if self._loop.closed:
+            return
         try:
             self._loop.run(self._inner.close())
         finally:

@@ -113,8 +113,12 @@ class Channel:
 
     async def _beat(self) -> None:
         while True:
+            slept = time.monotonic()
             await asyncio.sleep(PING_EVERY)
-            silent = time.monotonic() - self._heard
+            now = time.monotonic()
+            if now - slept > 2 * PING_EVERY:
+                self._heard = now  # this process stood still, and may not have read what is there
+            silent = now - self._heard
             if silent > SILENCE:
                 self.break_off(SandboxLostError(f"the sandbox has not answered for {silent:.0f} s"))
                 return

@@ -6,6 +6,7 @@ errors, signals and broken pipes are met in one place, `main`.
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import os
 import signal
@@ -407,7 +408,8 @@ def _failed(words: Sequence[str], kind: str, message: str, hint: str) -> int:
     console.error(message, hint)
     own = words[: words.index("--")] if "--" in words else words
     if "--json" in own and own[:1] != ["test"]:  # there it names a file
-        console.out_json({"error": {"type": kind, "message": message, "hint": hint}})
+        with contextlib.suppress(OSError):  # stdout may be what failed
+            console.out_json({"error": {"type": kind, "message": message, "hint": hint}})
     return FAILED
 
 

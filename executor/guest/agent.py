@@ -1096,7 +1096,8 @@ def walk(folder: int, path: bytes, recursive: bool) -> Iterator[bytes]:
                 with os.scandir(folder) as entries:
                     for entry in entries:
                         full = path + b"/" + os.fsencode(entry.name)
-                        if len(full) > 4096:
+                        if len(full) > 4092:  # with room for the mark of what is left out
+                            yield pack_record(OTHER, path + b"/...", 0)
                             continue
                         try:
                             info = entry.stat(follow_symlinks=False)

@@ -36,6 +36,7 @@ REGULAR, FOLDER, LINK, OTHER, ROOT, MISSING = 1, 2, 3, 4, 5, 6
 CHUNKED = 1
 MAX_NAME = 4096  # PATH_MAX
 MAX_CHUNK = 1 << 20
+LATEST = (1 << 63) - 1  # a file may claim to be of any time
 FAILED = 0xFFFFFFFF
 
 _RECORD = struct.Struct(">BBHIQQ")
@@ -63,7 +64,8 @@ def pack_record(
     kind: int, name: bytes, mode: int = 0, size: int = 0, mtime_ns: int = 0, chunked: bool = False
 ) -> bytes:
     """Header and name of one record."""
-    return _RECORD.pack(kind, CHUNKED if chunked else 0, len(name), mode, size, mtime_ns) + name
+    flags = CHUNKED if chunked else 0
+    return _RECORD.pack(kind, flags, len(name), mode, size, min(mtime_ns, LATEST)) + name
 
 
 def pack_chunk(piece: bytes) -> bytes:

@@ -11,6 +11,7 @@ verified by their hash when they are read.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import hashlib
 import json
@@ -29,6 +30,10 @@ from executor.workspace import layout
 
 VERSION = 1
 PIECE = 60 * 1024
+# What every sandbox makes by itself.
+OWN = (b"/workspace/skills", b"/workspace/work/inputs", b"/workspace/runs")
+FOLDERS = (b"/workspace/inputs", b"/workspace/work", b"/workspace/out")
+IN_MEMORY = 1 << 20  # a smaller file is written to disk only when it is new
 KINDS = {records.REGULAR: "file", records.FOLDER: "folder", records.LINK: "link"}
 
 
@@ -93,8 +98,17 @@ class Store:
         taken = Taken({})
         wanted: list[bytes] = []
         snapshot = Snapshot([], skills)
+        for root in roots:
+            found = listing.roots.get(root)
+            if not isinstance(found, bytes):
+                raise SandboxError(
+                    f"no checkpoint was taken: {root.decode()} cannot be listed: {os.strerror(found or 5)}"
+                )
         for entry in listing.entries:
             if _left_out(entry.path):
+                continue
+            if entry.path in FOLDERS and entry.kind == records.REGULAR:
+                snapshot.warnings.append(f"{layout.shown(entry.path)} is no folder any more: left out")
                 continue
             kind = KINDS.get(entry.kind)
             if kind is None:
@@ -109,7 +123,9 @@ class Store:
                 else:
                     wanted.append(entry.path)
                     taken.entries[entry.path] = (stamp, Saved(entry.path, kind, entry.mode))
-        await self._fetch(channel, wanted, taken, most_bytes, snapshot.warnings)
+        fresh: list[Path] = []
+        await self._fetch(channel, wanted, taken, most_bytes, snapshot.warnings, fresh)
+        await asyncio.to_thread(_sync, fresh)
         snapshot.entries.extend(saved for _, saved in taken.entries.values())
         snapshot.size = sum(entry.size for entry in snapshot.entries)
         data = snapshot.dump()
@@ -118,7 +134,13 @@ class Store:
         return snapshot, taken
 
     async def _fetch(
-        self, channel: Channel, paths: list[bytes], taken: Taken, most_bytes: int, warnings: list[str]
+        self,
+        channel: Channel,
+        paths: list[bytes],
+        taken: Taken,
+        most_bytes: int,
+        warnings: list[str],
+        fresh: list[Path],
     ) -> None:
         current: list[_Incoming] = []
 
@@ -137,7 +159,7 @@ class Store:
                 warnings.append(f"{layout.shown(incoming.name)} could not be read: {os.strerror(error)}")
                 del taken.entries[incoming.name]
             else:
-                taken.entries[incoming.name] = (stamp, incoming.finish(self, listed))
+                taken.entries[incoming.name] = (stamp, incoming.finish(self, listed, fresh))
 
         if paths:
             try:
@@ -265,34 +287,41 @@ class _Incoming:
         self.target = bytearray()
         self.part: Path | None = None
         self.file: Any = None
-        if record.kind == records.REGULAR:
-            objects = folder / "objects"
-            objects.mkdir(parents=True, exist_ok=True, mode=0o700)
-            self.part = objects / f".part-{secrets.token_hex(8)}"
-            self.file = open(self.part, "xb")  # noqa: SIM115  closed by finish or drop
+        self.kept = bytearray()
+        self.objects = folder / "objects"
 
     def add(self, data: bytes) -> None:
-        if self.file is None:
+        if self.record.kind == records.LINK:
             self.target += data
             return
-        self.file.write(data)
         self.sha.update(data)
         self.size += len(data)
+        self.kept += data
+        if self.file is not None or len(self.kept) > IN_MEMORY:
+            self.spill()
 
-    def finish(self, store: Store, listed: Saved) -> Saved:
+    def spill(self) -> None:
         if self.file is None:
+            self.objects.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self.part = self.objects / f".part-{secrets.token_hex(8)}"
+            self.file = open(self.part, "xb")  # noqa: SIM115  closed by finish or drop
+        self.file.write(self.kept)
+        self.kept.clear()
+
+    def finish(self, store: Store, listed: Saved, fresh: list[Path]) -> Saved:
+        if self.record.kind == records.LINK:
             return Saved(self.name, "link", 0o777, target=bytes(self.target))
         digest = self.sha.hexdigest()
         path = store._object(digest)
-        self.file.flush()
-        os.fsync(self.file.fileno())
-        self.file.close()
-        assert self.part is not None
         if path.exists():
-            self.part.unlink()
+            self.drop()
         else:
+            self.spill()
+            self.file.close()
+            assert self.part is not None
             path.parent.mkdir(exist_ok=True, mode=0o700)
             os.replace(self.part, path)
+            fresh.append(path)
         return Saved(self.name, "file", listed.mode, self.size, self.record.mtime_ns, digest)
 
     def drop(self) -> None:
@@ -303,6 +332,13 @@ class _Incoming:
                     self.part.unlink()
 
 
+def _sync(paths: list[Path]) -> None:
+    """To the disk, before a snapshot names them."""
+    for path in paths:
+        with open(path, "rb") as file:
+            os.fsync(file.fileno())
+
+
 def _left_out(path: bytes) -> bool:
     """What every sandbox makes by itself, and the folders of runs."""
-    return path in (b"/workspace/skills", b"/workspace/work/inputs") or path.startswith(b"/workspace/runs")
+    return path in OWN or path.startswith(b"/workspace/runs/")

@@ -109,3 +109,31 @@ def test_the_store_keeps_equal_contents_once_and_to_its_owner(keeping: Executor)
     assert len(objects) == 1
     assert not (keeping.store.folder / "objects").stat().st_mode & 0o077
     assert not list(keeping.store.folder.rglob(".part-*"))
+
+
+def test_names_that_only_begin_like_the_folder_of_runs_are_kept(keeping: Executor) -> None:
+    with keeping.session("names") as session:
+        session.exec("echo keep > /workspace/runs.txt")
+        session.checkpoint()
+    with keeping.restore("names") as session:
+        assert session.read("runs.txt") == b"keep\n"
+
+
+def test_a_workspace_that_cannot_be_listed_does_not_replace_the_last_checkpoint(keeping: Executor) -> None:
+    with keeping.session("closed") as session:
+        session.exec("echo good > work/f")
+        session.checkpoint()
+        session.exec("chmod 0 /workspace")
+        with pytest.raises(SandboxError, match="no checkpoint was taken: /workspace cannot be listed"):
+            session.checkpoint()
+    with keeping.restore("closed") as session:
+        assert session.read("work/f") == b"good\n"
+
+
+def test_a_file_in_the_place_of_a_folder_does_not_lock_the_session(keeping: Executor) -> None:
+    with keeping.session("blocked") as session:
+        session.exec("rm -rf /workspace/out; echo > /workspace/out; echo mine > work/f")
+        session.checkpoint()
+        assert "out is no folder any more: left out" in session.exec("true").warnings
+    with keeping.restore("blocked") as session:
+        assert session.exec("cat work/f; echo x > out/a").stdout == "mine\n"
