@@ -127,7 +127,8 @@ def test_a_client_lists_loads_runs_and_sees_a_picture(connection: Connection) ->
         for tool in tools.values():
             assert tool.input_schema["type"] == "object"
             assert tool.output_schema is not None and tool.output_schema["type"] == "object"
-        assert "Available skills:\n- heatmap-png: Draws" in (client.instructions or "")
+        catalogue = (client.instructions or "").partition("Available skills:\n")[2]
+        assert "\n- heatmap-png: Draws" in "\n" + catalogue
         loaded = await ok(client, "skill_load", skill="heatmap-png")
         assert (loaded["skill"], loaded["already_loaded"]) == ("heatmap-png", False)
         table = "region,month,amount\nn,2024-01,1\ns,2024-02,2\n"

@@ -460,7 +460,11 @@ BREACHES = [
     ("entry with 2,000 levels", listed_entry(OUT + b"/d" * 2000), "named a path outside the workspace"),
     ("entry with 5,000 levels", listed(struct.pack(">BBHIQQ", 1, 0, 10014, 0, 0, 0)), "name of 10014 bytes"),
     ("entry with an impossible size", listed_entry(OUT + b"/x", size=1 << 62), "an impossible size or time"),
-    ("entry with an impossible time", listed_entry(OUT + b"/x", mtime_ns=1 << 63), "an impossible size"),
+    (
+        "entry with an impossible time",
+        listed(struct.pack(">BBHIQQ", REGULAR, 0, len(OUT) + 2, 0, 0, 1 << 63) + OUT + b"/x"),
+        "an impossible size or time",
+    ),
     ("content in a listing", listed(pack_file(OUT + b"/x", b"boo", 0o644)), "sent content in a listing"),
     ("endless listing", listed(*(pack_record(REGULAR, OUT + b"/%d" % n) for n in range(9))), "more than 8"),
     ("folder outside", data(3, CONTENT, pack_record(ROOT, b"/etc")), "named a path outside the workspace"),

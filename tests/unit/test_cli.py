@@ -251,7 +251,7 @@ def test_limits_go_over_those_of_the_settings() -> None:
     [
         ({"memory": "1x"}, "--memory 1x: cannot read '1x' as a size; write bytes or 64k, 256m, 1g"),
         ({"memory": "1m"}, "--memory 1m: it must be at least 64.0 MiB"),
-        ({"cpus": 0.0}, "--cpus 0.0: it must be greater than 0"),
+        ({"cpus": 0.0}, "--cpus 0.0: it must be greater than or equal to 0.01"),
         ({"cpus": float("nan")}, "--cpus nan: it must be less than or equal to 1024"),
         ({"pids": -1}, "--pids -1: it must be greater than or equal to 8"),
         ({"disk": ""}, "--disk : cannot read '' as a size; write bytes or 64k, 256m, 1g"),
