@@ -18,7 +18,7 @@ BENCH_ARGS ?=
 DEMO_COMMAND = $(BIN)/executor run sales-report --skills skills --input skills/data/us-population.csv \
 	--output 'out/**' --save demo-out -- python3 scripts/report.py inputs/us-population.csv
 
-.PHONY: help setup setup-test demo test lint format bench soak images lock clean engine-start engine-stop
+.PHONY: help setup setup-test demo test retest lint format bench soak images lock clean engine-start engine-stop
 
 help: ## this list
 	@echo "make TARGET, where TARGET is one of"
@@ -36,6 +36,9 @@ demo: setup ## one skill script in a sandbox, from nothing to its output files i
 
 test: setup-test ## everything CI checks, on both runtimes
 	@$(ENGINE) -- $(MAKE) --silent .test
+
+retest: setup-test ## only what failed the last time
+	@$(ENGINE) -- $(BIN)/pytest --last-failed --last-failed-no-failures none
 
 lint: setup ## ruff and mypy
 	@$(MAKE) --silent .lint
