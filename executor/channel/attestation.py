@@ -10,11 +10,9 @@ from typing import Any
 
 from executor.errors import SandboxStartError
 from executor.guest import wire
-from executor.runtimes.base import WRITABLE, Facts
+from executor.runtimes.base import OWN_NAMESPACES, WRITABLE, Facts
 
 CAPABILITY_SETS = ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")
-# Namespaces that must be the sandbox's own. (The user namespace is the host's under a rootful engine.)
-OWN_NAMESPACES = ("ipc", "mnt", "net", "pid", "uts")
 KERNEL_OWN = ("proc", "devpts", "mqueue", "cgroup", "cgroup2", "sysfs")
 KEYS = {"dumpable", "namespaces", "nonce", "pid", "python", "root", "status", "version", "writable"}
 

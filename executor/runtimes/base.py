@@ -7,6 +7,8 @@ A new runtime is one file with a `Runtime` and a `Sandbox`, and passes `tests/co
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -28,6 +30,8 @@ exec(compile(read(int.from_bytes(read(4), "big")), "<guest>", "exec"), {"__name_
 PYTHON_FLAGS = ("-I", "-S", "-B")  # no environment, no site packages, no files written
 BAKED_GUEST = "/usr/lib/executor/guest.pyc"
 
+# Namespaces that must be the sandbox's own. (The user namespace is the host's under a rootful engine.)
+OWN_NAMESPACES = ("ipc", "mnt", "net", "pid", "uts")
 # Of which file systems and mount points a sandbox may have writable ones; a host compares (see attestation).
 WRITABLE = ("/workspace", "/skills", "/tmp", "/dev/shm")
 
@@ -83,6 +87,15 @@ class Facts:
     """rlimits that stand in for limits this machine could not set on the whole sandbox."""
     warnings: list[str] = field(default_factory=list)
     """What this machine could not enforce, for `ExecResult.warnings`."""
+
+
+def namespaces_of_host() -> dict[str, str]:
+    """This process's namespaces; a sandbox on this machine may share none of them."""
+    found = {}
+    for name in OWN_NAMESPACES:
+        with contextlib.suppress(OSError):
+            found[name] = os.readlink(f"/proc/self/ns/{name}")
+    return found
 
 
 class Stream(asyncio.Protocol):

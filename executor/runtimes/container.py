@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import errno
 import os
 import secrets
@@ -41,6 +42,7 @@ from executor.runtimes.base import (
     Sandbox,
     SandboxSpec,
     Stream,
+    namespaces_of_host,
 )
 from executor.runtimes.owner import UidSlot, boot_id, is_dead, owner_label
 from executor.runtimes.seccomp import docker_profile
@@ -437,7 +439,7 @@ class ContainerRuntime(Runtime):
             sandbox.facts.warnings.append("this engine cannot limit processes")
         command = ["python3", *PYTHON_FLAGS, *([BAKED_GUEST] if baked else ["-c", BOOTSTRAP])]
         body = create_body(
-            _with_cpus(spec, min(spec.cpus, cpus)),
+            dataclasses.replace(spec, cpus=min(spec.cpus, cpus)),
             image["Id"],
             uid,
             command,
@@ -476,20 +478,12 @@ class ContainerRuntime(Runtime):
         """This machine's namespaces when the engine is on it too."""
         if not self.address.startswith("unix://") or not boot_id():
             return {}
-        found = {}
-        for name in ("ipc", "mnt", "net", "pid", "uts"):
-            with contextlib.suppress(OSError):
-                found[name] = os.readlink(f"/proc/self/ns/{name}")
-        return found
+        return namespaces_of_host()
 
     async def close(self) -> None:
         if self._api is not None:
             self._api.close()
             self._api = None
-
-
-def _with_cpus(spec: SandboxSpec, cpus: float) -> SandboxSpec:
-    return SandboxSpec(**{**vars(spec), "cpus": cpus})
 
 
 def engine_error(error: Exception, address: str) -> ExecutorError:

@@ -37,6 +37,7 @@ from executor.runtimes.base import (
     Sandbox,
     SandboxSpec,
     Stream,
+    namespaces_of_host,
 )
 from executor.runtimes.owner import UidSlot, owner_label
 from executor.runtimes.seccomp import bpf_program
@@ -198,15 +199,6 @@ def arguments(
 def masked() -> list[str]:
     """The files of MASKED that this kernel has."""
     return [path for path in MASKED if os.path.lexists(path)]
-
-
-def namespaces_of_host() -> dict[str, str]:
-    """This process's namespaces; a sandbox may share none of them."""
-    found = {}
-    for name in ("ipc", "mnt", "net", "pid", "uts"):
-        with contextlib.suppress(OSError):
-            found[name] = os.readlink(f"/proc/self/ns/{name}")
-    return found
 
 
 class LocalSandbox(Sandbox):
