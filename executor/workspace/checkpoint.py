@@ -31,7 +31,7 @@ from executor.workspace import layout
 VERSION = 1
 PIECE = 60 * 1024
 # What every sandbox makes by itself.
-OWN = (b"/workspace/skills", b"/workspace/work/inputs", b"/workspace/runs")
+OWN = (*layout.WORKSPACE_LINKS, b"/workspace/runs")
 FOLDERS = (b"/workspace/inputs", b"/workspace/work", b"/workspace/out")
 IN_MEMORY = 1 << 20  # a smaller file is written to disk only when it is new
 KINDS = {records.REGULAR: "file", records.FOLDER: "folder", records.LINK: "link"}

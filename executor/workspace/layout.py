@@ -23,6 +23,8 @@ DIRS = {
     "OUTPUT_DIR": f"{WORKSPACE}/out",
     "SKILLS_DIR": SKILLS,
 }
+# Links that every workspace has.
+WORKSPACE_LINKS = (b"/workspace/skills", b"/workspace/work/inputs")
 # Links in the root of every staged skill; a skill's own entry of that name wins.
 SKILL_LINKS = {name: f"{WORKSPACE}/{name}" for name in ("out", "work", "inputs")}
 
@@ -158,7 +160,7 @@ def working_folder(cwd: str | None, skill: str | None) -> str:
 
 def is_own_link(path: bytes) -> bool:
     """Whether a link belongs here: one of those that every workspace and every staged skill has."""
-    if path in (b"/workspace/skills", b"/workspace/work/inputs"):
+    if path in WORKSPACE_LINKS:
         return True
     parts = os.fsdecode(path).split("/")
     return len(parts) == 4 and parts[1] == "skills" and parts[3] in SKILL_LINKS
