@@ -28,7 +28,7 @@ from executor.runtimes import cgroups
 from executor.runtimes.container import DEFAULT_IMAGE, LABEL_GUEST, ContainerRuntime
 from executor.runtimes.local import LocalRuntime
 from executor.runtimes.owner import FIRST_UID, LAST_UID, owner_label
-from executor.session import sandbox_spec
+from executor.session.box import sandbox_spec
 from executor.settings import Settings
 
 State = Literal["ok", "warn", "fail"]

@@ -193,11 +193,6 @@ class Session:
         return self._inner.limits
 
     @property
-    def warnings(self) -> list[str]:
-        """What every result of this session is to say."""
-        return self._inner.warnings
-
-    @property
     def audit(self) -> AuditLog:
         """Where the calls of granted tools are recorded."""
         return self._inner.audit
@@ -211,6 +206,11 @@ class Session:
     def runtime(self) -> str:
         """Name of its runtime."""
         return self._inner.runtime
+
+    @property
+    def warnings(self) -> list[str]:
+        """What every result of this session is to say."""
+        return self._inner.warnings
 
     @property
     def closed(self) -> bool:
@@ -229,6 +229,11 @@ class Session:
     def load(self, name: str | os.PathLike[str]) -> str:
         """Stage a skill at `/skills/<name>`; returns that path."""
         return self._loop.run(self._inner.load(name))
+
+    @property
+    def staged(self) -> dict[str, str]:
+        """The skills that are staged: name → digest of the folder as it was brought."""
+        return self._inner.staged
 
     def put(self, dest: str, source: Source) -> None:
         """Write a file or a folder into the workspace."""

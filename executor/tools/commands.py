@@ -246,7 +246,7 @@ def _place(desk: Desk, session: AsyncSession, cwd: str) -> tuple[str | None, str
     if len(parts) < 3 or parts[1] != "skills":
         return folder, None
     slug = parts[2]
-    if slug in session._digests:
+    if slug in session.staged:
         return folder, slug
     known = ", ".join(loaded.skill for loaded in desk.state.loaded()) or "none"
     raise RefusedError(

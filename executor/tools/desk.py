@@ -174,7 +174,7 @@ class Desk:
         return None if isinstance(self._session, str) else self._session
 
     async def _stage(self, session: AsyncSession, slug: str) -> None:
-        staged = session._digests
+        staged = session.staged
         if (slug in staged and slug not in self._fresh) or slug in self._given_up:
             return
         try:

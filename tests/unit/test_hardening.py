@@ -16,7 +16,7 @@ from executor import Limits
 from executor.runtimes import container, local
 from executor.runtimes.base import WRITABLE, SandboxSpec
 from executor.runtimes.seccomp import docker_profile
-from executor.session import sandbox_spec
+from executor.session.box import sandbox_spec
 from executor.settings import Settings
 
 MIB = 1 << 20

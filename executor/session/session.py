@@ -17,231 +17,38 @@ import signal
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
-from pydantic import PrivateAttr
-
-from executor.bridge import ApprovalRequest, AuditLog, Decision, Grant, clients, scripts
+from executor.bridge import AuditLog, Grant, clients, scripts
 from executor.bridge import code as code_text
 from executor.bridge.code import MAX_CODE, Language
 from executor.bridge.dispatch import RunBridge, Subject
 from executor.bridge.grant import intersection
 from executor.bridge.scripts import ScriptResult, Style
-from executor.channel import Channel, Expected, RunHandle, RunSpec
-from executor.channel.runs import ExitReport, OnOutput, OutputBuffer
+from executor.channel import Channel, RunHandle, RunSpec
+from executor.channel.runs import OnOutput
 from executor.errors import (
     BadLimitError,
     BadPathError,
     BadRequestError,
     ExecutorError,
     SandboxLostError,
-    SandboxStartError,
     SessionClosedError,
-    SkillError,
-    SkillUnreadableError,
 )
 from executor.guest import records, wire
-from executor.models import ExecResult, Limits, OutputFile, OutputLimits, Status, Usage
-from executor.runtimes.base import Runtime, Sandbox, SandboxSpec
-from executor.runtimes.owner import owner_label
+from executor.models import ExecResult, Limits, OutputFile, OutputLimits, Status
+from executor.runtimes.base import Runtime
+from executor.session.box import CLOSED, Box
+from executor.session.files import AsyncFile, Collected
+from executor.session.run import AsyncRun, check_size, fill, take_output
+from executor.session.staged import StagedSkills
 from executor.settings import Settings
 from executor.skills.repository import Repository, Skill
 from executor.workspace import checkpoint, layout, outputs, staging, text
-from executor.workspace.saving import saving
 
 Command = str | Sequence[str | bytes | os.PathLike[str]]
-F = TypeVar("F", bound=OutputFile)
 Source = bytes | bytearray | memoryview | str | os.PathLike[str]
 ABANDON_GRACE = 0.5  # between TERM and KILL for a run whose caller has gone
-CLOSED = "session {id!r} is closed"
-
-
-class AsyncFile(OutputFile):
-    """A collected file whose content can still be had from the session."""
-
-    _session: Any = PrivateAttr(default=None)
-
-    async def read(self) -> bytes:
-        """All its bytes. From the result if they are there, else from the sandbox."""
-        whole = outputs.decode(self)
-        if whole is not None:
-            return whole
-        pieces: list[bytes] = []
-        await self._session.stream_file(self, pieces.append)
-        return b"".join(pieces)
-
-    async def save(self, target: str | os.PathLike[str], *, overwrite: bool = False) -> Path:
-        """Write it below the host folder `target`, as `target/<path>`. Returns where; see `saving`."""
-        with saving(target, self.path, overwrite=overwrite) as sink:
-            whole = outputs.decode(self)
-            if whole is not None:
-                sink.write(whole)
-            else:
-                await self._session.stream_file(self, sink.write)
-        self.saved_as = str(sink.path)
-        return sink.path
-
-
-class Collected(list[F]):
-    """Collected files, and what kept others out."""
-
-    def __init__(self, files: Iterable[F], limits_hit: list[str], warnings: list[str]) -> None:
-        super().__init__(files)
-        self.limits_hit = limits_hit
-        """Names of the caps that cut something: `max_files`, `inline_bytes`, …"""
-        self.warnings = warnings
-        """What was not collected, and why: links, pipes, files that could not be read."""
-
-
-class RunOutput(ExecResult):
-    """What came since the last look at a background run: `stdout` and `stderr` hold only that."""
-
-
-class AsyncRun:
-    """A run in the background. Made by `AsyncSession.start`."""
-
-    def __init__(
-        self,
-        session: AsyncSession,
-        handle: RunHandle,
-        skill: str | None,
-        limit: int,
-        bridge: RunBridge | None = None,
-    ) -> None:
-        self._session = session
-        self._bridge = bridge
-        self._handle = handle
-        self._skill = skill
-        self._limit = limit
-        self._seen = {wire.STDOUT: 0, wire.STDERR: 0}
-        self._started = time.monotonic()
-        self._kept: ExecResult | None = None
-
-    @property
-    def run_id(self) -> str:
-        """Its id, which also names its folder below `runs/`."""
-        return self._handle.spec.run_id
-
-    @property
-    def running(self) -> bool:
-        """Whether it has not ended."""
-        return not self._handle.report.done()
-
-    async def write(self, data: bytes | str) -> None:
-        """Send to its stdin."""
-        if not self.running:
-            raise BadRequestError(f"run {self.run_id} has ended and reads no more")
-        await self._handle.write(data.encode() if isinstance(data, str) else bytes(data))
-
-    async def close_stdin(self) -> None:
-        """End of file on its stdin."""
-        if self.running:
-            await self._handle.close_stdin()
-
-    async def read(self, timeout: float = 0.0) -> RunOutput:
-        """What it wrote since the last `read`; waits up to `timeout` seconds while there is nothing.
-
-        Nothing is repeated and nothing is lost in silence: bytes that came faster than they were read and
-        are no longer kept are counted in `warnings`.
-        """
-        deadline = time.monotonic() + timeout
-        while self.running and not self._fresh():
-            left = deadline - time.monotonic()
-            if left <= 0:
-                break
-            self._handle.changed.clear()
-            try:
-                await asyncio.wait_for(self._handle.changed.wait(), left)
-            except TimeoutError:
-                break
-        result = await self._result() if not self.running else None
-        base = result.model_dump() if result is not None else self._snapshot()
-        for channel, name in ((wire.STDOUT, "stdout"), (wire.STDERR, "stderr")):
-            buffer = self._handle.output[channel]
-            data, missed = buffer.since(self._seen[channel])
-            # A character that is still coming waits for its rest.
-            keep = 0 if result is not None else text.torn_tail(data)
-            self._seen[channel] = buffer.total - keep
-            base[name] = text.decode(data[: len(data) - keep])
-            base[name + "_truncated"] = bool(missed)
-            if missed:
-                base["warnings"].append(f"{missed:,} bytes of {name} came too fast and were dropped")
-        return RunOutput(**base)
-
-    @property
-    def pending(self) -> list[ApprovalRequest]:
-        """The calls that wait for a decision; the run and its clock stand still meanwhile."""
-        return self._bridge.pending if self._bridge is not None else []
-
-    async def resume(
-        self, decisions: Mapping[str, bool | Decision], timeout: float | None = None
-    ) -> ExecResult:
-        """Decide about pending calls, by their `call_id`, and `wait` again. BadRequestError for a call that
-        does not wait: every decision counts once.
-        """
-        for call_id, answer in decisions.items():
-            if self._bridge is None:
-                raise BadRequestError(f"run {self.run_id} was granted nothing: no call of it can wait")
-            self._bridge.decide(call_id, answer)
-        return await self.wait(timeout)
-
-    async def wait(self, timeout: float | None = None) -> ExecResult:
-        """Its result; `status` is `running` when it has not ended after `timeout` seconds, and
-        `awaiting_approval` when it waits for a decision (`pending`, `resume`).
-        """
-        bridge = self._bridge
-        if bridge is not None and bridge.grant.approver == "suspend":
-            stop = time.monotonic() + timeout if timeout is not None else None
-            while self.running and not bridge.pending:
-                bridge.changed.clear()
-                waiting: asyncio.Future[Any] = asyncio.ensure_future(bridge.changed.wait())
-                left = None if stop is None else max(0.0, stop - time.monotonic())
-                either: set[asyncio.Future[Any]] = {waiting, self._handle.report}
-                done, _ = await asyncio.wait(either, timeout=left, return_when=asyncio.FIRST_COMPLETED)
-                waiting.cancel()
-                if not done:
-                    break
-            if self.running:
-                status: Status = "awaiting_approval" if bridge.pending else "running"
-                return ExecResult(**{**self._snapshot(), "status": status})
-        elif timeout is not None:
-            await asyncio.wait({self._handle.report}, timeout=timeout)
-            if self.running:
-                return ExecResult(**self._snapshot())
-        await self._session.settle(self._handle)
-        return await self._result()
-
-    def send_signal(self, number: int) -> None:
-        """Signal its process group: `signal.SIGINT`, …"""
-        if not 1 <= int(number) <= 64:
-            raise BadRequestError(f"{number} is not a signal")
-        self._handle.send_signal(int(number))
-
-    def resize(self, rows: int, columns: int) -> None:
-        """Size of its terminal."""
-        _check_size(rows, columns)
-        self._handle.resize(rows, columns)
-
-    async def kill(self) -> ExecResult:
-        """End it and all that it started. Its result; of one that ended before, the result it had."""
-        self._handle.kill("killed")
-        await self._session.settle(self._handle)
-        return await self._result()
-
-    def _fresh(self) -> bool:
-        return any(self._handle.output[channel].total > seen for channel, seen in self._seen.items())
-
-    async def _result(self) -> ExecResult:
-        if self._kept is None:
-            self._kept = await self._session.result(self._handle, self._started, self._limit)
-        return self._kept
-
-    def _snapshot(self) -> dict[str, Any]:
-        result = self._session.blank(self.run_id, "running")
-        result.stdout_bytes = self._handle.output[wire.STDOUT].total
-        result.stderr_bytes = self._handle.output[wire.STDERR].total
-        result.duration_ms = int((time.monotonic() - self._started) * 1000)
-        return result.model_dump()
 
 
 class AsyncSession:
@@ -262,22 +69,13 @@ class AsyncSession:
     ) -> None:
         self.id = session_id
         self.limits = limits
-        self.warnings: list[str] = []
-        """What every result of this session is to say: limits that this machine cannot enforce."""
-        self._runtime = runtime
-        self._repository = repository
         self._settings = settings
-        self._sandbox: Sandbox | None = None
-        self._channel: Channel | None = None
+        self._box = Box(session_id, runtime, settings, limits, self._begin)
+        self._stager = staging.Stager()
+        self._skills = StagedSkills(repository, self._stager, max(limits.disk // 2, 1 << 20))
         self._store = store
         self._snapshot = snapshot
         self._taken: checkpoint.Taken | None = None
-        self._starting = asyncio.Lock()
-        self._staging = asyncio.Lock()
-        self._stager = staging.Stager()
-        self._digests: dict[str, str] = {}
-        self._sources: dict[str, Path] = {}
-        self._manifests: dict[str, dict[bytes, str]] = {}
         self._notes: list[str] = []
         self.audit = audit if audit is not None else AuditLog()
         """Where the calls of granted tools are recorded."""
@@ -285,11 +83,6 @@ class AsyncSession:
         self.grant = intersection(*bounds) if bounds else None
         """What no run of this session gets more than. None sets no such bound."""
         self.asked_grant = grants[-1] if grants else None
-        self._ending: asyncio.Task[None] | None = None
-        self._burying: asyncio.Task[None] | None = None
-        self._closed = False
-        self._lost: ExecutorError | None = None
-        self._post_mortem: tuple[str, str] | None = None
         self.on_close: Any = None
 
     # -- life --
@@ -297,17 +90,22 @@ class AsyncSession:
     @property
     def runtime(self) -> str:
         """Name of its runtime."""
-        return self._runtime.name
+        return self._box.runtime.name
+
+    @property
+    def warnings(self) -> list[str]:
+        """What every result of this session is to say: limits that this machine cannot enforce."""
+        return self._box.warnings
 
     @property
     def closed(self) -> bool:
         """`close` was called."""
-        return self._closed
+        return self._box.closed
 
     @property
     def lost(self) -> bool:
         """Its sandbox is gone, and its files with it."""
-        return self._lost is not None
+        return self._box.lost is not None
 
     async def __aenter__(self) -> AsyncSession:
         await self._ready()
@@ -318,80 +116,20 @@ class AsyncSession:
 
     async def close(self) -> None:
         """End the sandbox and everything in it. Files that were not collected are gone."""
-        self._closed = True
+        self._box.closed = True
         if self.on_close is not None:
             self.on_close(self)
-        async with self._starting:  # a start under way ends itself when it sees that nobody wants it
-            pass
-        if self._channel is not None:
-            self._channel.close()
-        if self._burying is not None:
-            await asyncio.shield(self._burying)
-        await self._end()
-
-    async def _end(self) -> None:
-        if self._sandbox is not None:
-            if self._ending is None:
-                self._ending = asyncio.get_running_loop().create_task(self._sandbox.kill())
-            await asyncio.shield(self._ending)
+        await self._box.close()
 
     async def _ready(self) -> Channel:
         """The channel, with the sandbox started if this is the first use."""
-        if self._channel is not None and self._channel.broken is None and not self._closed:
-            return self._channel
-        async with self._starting:
-            self._check_open()
-            if self._lost is not None:
-                raise SandboxLostError(
-                    f"session {self.id!r} has lost its sandbox: {self._lost.message}",
-                    hint="Its files are gone. Open a new session.",
-                )
-            if self._channel is None:
-                self._channel = await self._start()
-            return self._channel
+        return await self._box.ready()
 
-    def _check_open(self) -> None:
-        if self._closed:
-            raise SessionClosedError(CLOSED.format(id=self.id), hint="Open a new one.")
-
-    async def _start(self) -> Channel:
-        spec, self._notes = sandbox_spec(self.id, self.limits, self._settings)
-        sandbox = await self._runtime.start(spec)
-        self._sandbox = sandbox
-        channel = Channel(sandbox, self._broken)
-        try:
-            self._check_open()
-            if sandbox.facts.warnings and self._settings.require_limits:
-                raise SandboxStartError(
-                    "this machine cannot enforce what the settings require: "
-                    + "; ".join(sandbox.facts.warnings),
-                    hint="Unset require_limits, run as root, or use the container runtime.",
-                )
-            expected = Expected(secrets.token_hex(16), sandbox.facts)
-            await channel.open(expected, {**spec.rlimits(), **sandbox.facts.rlimits})
-            if self._snapshot is not None:
-                await self._store.restore(channel, self._snapshot)
-                for slug, staged in self._snapshot.skills.items():
-                    self._digests[slug] = staged["digest"]
-                    self._manifests[slug] = {os.fsencode(k): v for k, v in staged["files"].items()}
-            self._check_open()
-        except BaseException:
-            # Not lost: whoever uses the session next starts another sandbox.
-            channel.break_off(SandboxStartError("the start was given up"), tell=False)
-            self._sandbox = None
-            await asyncio.shield(sandbox.kill())
-            raise
-        self.warnings = [*self._notes, *sandbox.facts.warnings]
-        return channel
-
-    def _broken(self, error: ExecutorError) -> None:
-        self._lost = error
-        self._burying = asyncio.get_running_loop().create_task(self._bury())
-
-    async def _bury(self) -> None:
-        if self._sandbox is not None:
-            self._post_mortem = await self._sandbox.post_mortem()
-        await self._end()
+    async def _begin(self, channel: Channel) -> None:
+        """Fill a fresh sandbox with what the session begins with."""
+        if self._snapshot is not None:
+            await self._store.restore(channel, self._snapshot)
+            self._skills.restore(self._snapshot.skills)
 
     # -- skills --
 
@@ -401,54 +139,27 @@ class AsyncSession:
         An unchanged skill is not touched again; a changed one is replaced as a whole. SkillNotFoundError,
         SkillUnreadableError.
         """
-        skill = self._repository.find(name if isinstance(name, str) else Path(name))
+        skill = self._skills.find(name)
         await self._stage(skill)
         return f"{layout.SKILLS}/{skill.slug}"
 
+    @property
+    def staged(self) -> dict[str, str]:
+        """The skills that are staged: name → digest of the folder as it was brought."""
+        return dict(self._skills.digests)
+
     async def _stage(self, skill: Skill) -> None:
-        channel = await self._ready()
-        async with self._staging:
-            folder = self._stager.skill(skill.path, most_bytes=max(self.limits.disk // 2, 1 << 20))
-            slug = skill.slug.encode()
-            if self._digests.get(skill.slug) == folder.digest:
-                links = [(item.name, item.target) for item in folder.items if item.kind == records.LINK]
-                base = layout.SKILLS.encode() + b"/" + slug + b"/"
-                try:
-                    await channel.make_links([(base + name, target) for name, target in links])
-                    self._sources[skill.slug] = skill.path
-                    return
-                except BadPathError:
-                    pass  # a script removed the folder that a link was in: the skill is staged anew
-            before = self._digests.pop(skill.slug, None)
-            try:
-                await channel.put_files(layout.SKILLS.encode(), folder.records(), swap=slug)
-            except (OSError, ExecutorError) as error:
-                if before is not None:  # whole or nothing: what was there still is
-                    self._digests[skill.slug] = before
-                if isinstance(error, OSError):
-                    raise SkillUnreadableError(f"{skill.path} changed while it was read: {error}") from error
-                raise
-            self._digests[skill.slug] = folder.digest
-            self._sources[skill.slug] = skill.path
-            self._manifests[skill.slug] = folder.manifest()
-            self._notes = [*self._notes, *(f"{skill.slug}: {warning}" for warning in folder.warnings)]
+        self._notes = [*self._notes, *await self._skills.stage(await self._ready(), skill)]
 
     async def _skill(self, name: str | os.PathLike[str] | None) -> str | None:
         """The slug of the skill that a run names, staged if it was not."""
         if name is None:
             return None
-        if isinstance(name, str) and name in self._digests:
-            return name
-        skill = self._repository.find(name if isinstance(name, str) else Path(name))
-        if skill.slug not in self._digests or self._sources.get(skill.slug) != skill.path:
-            await self._stage(skill)
+        skill = self._skills.wanted(name)
+        if isinstance(skill, str):
+            return skill
+        await self._stage(skill)
         return skill.slug
-
-    def _shipped(self, path: bytes) -> str | None:
-        parts = path.split(b"/", 3)
-        if len(parts) != 4 or parts[1] != b"skills":
-            return None
-        return self._manifests.get(os.fsdecode(parts[2]), {}).get(parts[3])
 
     # -- files --
 
@@ -516,7 +227,7 @@ class AsyncSession:
             if name == b"work":
                 await channel.make_links([(base + b"/work/inputs", b"../inputs")])
         elif base == layout.SKILLS.encode():
-            self._digests.pop(os.fsdecode(name), None)
+            self._skills.forget(os.fsdecode(name))
 
     async def collect(
         self,
@@ -543,7 +254,7 @@ class AsyncSession:
             skill=skill,
             run_id=run_id,
             most_bytes=self._most_bytes,
-            shipped=self._shipped,
+            shipped=self._skills.shipped,
         )
 
     def _file(self, file: OutputFile) -> AsyncFile:
@@ -575,15 +286,8 @@ class AsyncSession:
         Only what changed since the last one is copied. `AsyncExecutor.restore` puts it into a fresh sandbox.
         """
         channel = await self._ready()
-        skills = {
-            slug: {
-                "digest": digest,
-                "files": {os.fsdecode(name): sha for name, sha in self._manifests[slug].items()},
-            }
-            for slug, digest in self._digests.items()
-        }
         snapshot, self._taken = await self._store.take(
-            channel, skills=skills, most_bytes=self._most_bytes, before=self._taken
+            channel, skills=self._skills.record(), most_bytes=self._most_bytes, before=self._taken
         )
         self._store.remember(self.id, snapshot)
         self._notes = [*self._notes, *snapshot.warnings]
@@ -650,7 +354,7 @@ class AsyncSession:
         result = await self.result(handle, started, limit)
         if handle.callback_error is not None:
             raise handle.callback_error
-        if patterns and result.status != "lost" and self._lost is None:
+        if patterns and result.status != "lost" and not self.lost:
             await self._bring(result, patterns, slug, handle.spec.run_id, output_limits)
         return result
 
@@ -710,13 +414,13 @@ class AsyncSession:
         sha = hashlib.sha256(content).hexdigest()
         bridge = self._bridge(spec.run_id, slug, grant or Grant(), script=path, script_sha256=sha)
         spec.on_output = on_output
-        extra = scripts.files(plan, input, skill=self._about(slug), run_id=spec.run_id, bridge=bridge)
+        extra = scripts.files(plan, input, skill=self._skills.about(slug), run_id=spec.run_id, bridge=bridge)
         before = await self._made() if outputs is None else {}
         found = await self._finished(
             await self._launch(spec, plan, bridge, extra, where, args),
             *(started, limit, patterns, slug, output_limits),
         )
-        if outputs is None and found.status != "lost" and self._lost is None:
+        if outputs is None and found.status != "lost" and not self.lost:
             await self._bring_made(found, before, slug, spec.run_id, output_limits)
         return scripts.result(found, plan, bridge)
 
@@ -753,7 +457,7 @@ class AsyncSession:
             await self._launch(spec, plan, bridge, {**extra, name: content}, name, ()),
             *(started, limit, (), None, None),
         )
-        if found.status != "lost" and self._lost is None:
+        if found.status != "lost" and not self.lost:
             await self._bring_made(found, before, None, spec.run_id, None)
         return scripts.result(found, plan, bridge)
 
@@ -832,7 +536,7 @@ class AsyncSession:
         spec.interactive = True
         spec.on_output = on_output
         if tty:
-            _check_size(*size)
+            check_size(*size)
             spec.pty = size
         channel = await self._ready()
         bridge = None
@@ -847,30 +551,14 @@ class AsyncSession:
         """A run's bridge: what its grant, the session's and the skill's front matter all allow."""
         allowed = intersection(self.grant, grant)
         if slug is not None:
-            narrowed = allowed.narrowed(self._allowed_tools(slug))
+            narrowed = allowed.narrowed(self._skills.allowed_tools(slug))
             if left_out := sorted(set(allowed.tools) - set(narrowed.tools)):
                 note = f"the allowed-tools of {slug} leave out the granted {', '.join(left_out)}"
                 self._notes = [*self._notes, note]
             allowed = narrowed
-        digest = self._digests.get(slug, "") if slug is not None else ""
+        digest = self._skills.digests.get(slug, "") if slug is not None else ""
         subject = Subject(run_id, self.id, slug, digest, script, script_sha256)
         return RunBridge(allowed, subject, self.audit, script=bool(script))
-
-    def _about(self, slug: str) -> dict[str, Any]:
-        """What a script is told of its skill."""
-        about: dict[str, Any] = {"slug": slug, "name": slug, "path": f"{layout.SKILLS}/{slug}"}
-        try:
-            document = self._repository.find(self._sources.get(slug) or slug).document
-        except SkillError:
-            return about
-        return {**about, "name": document.name, "description": document.description}
-
-    def _allowed_tools(self, slug: str) -> tuple[str, ...]:
-        """What the front matter of a staged skill says; no tool at all when it cannot be read any more."""
-        try:
-            return self._repository.find(self._sources.get(slug) or slug).document.allowed_tools
-        except SkillError:
-            return ("\0",)
 
     async def _spec(
         self,
@@ -922,11 +610,10 @@ class AsyncSession:
 
     async def settle(self, handle: RunHandle) -> None:
         """Wait for the end of a run, be it that its sandbox is lost."""
-        assert self._channel is not None
         try:
-            await self._channel.wait(handle)
+            await self._box.channel.wait(handle)
         except SandboxLostError:
-            if self._closed:
+            if self.closed:
                 raise SessionClosedError(CLOSED.format(id=self.id) + " while a run was under way") from None
 
     def blank(self, run_id: str, status: Status) -> ExecResult:
@@ -951,97 +638,22 @@ class AsyncSession:
         for channel, name, claimed in zip(
             (wire.STDOUT, wire.STDERR), ("stdout", "stderr"), reported, strict=True
         ):
-            self._take_output(result, name, handle.output[channel], claimed, limit)
+            take_output(result, name, handle.output[channel], claimed, limit)
         if report is None:
             await self._fill_lost(result, error)
         else:
-            _fill(result, report, handle)
+            fill(result, report)
         return result
-
-    def _take_output(
-        self, result: ExecResult, name: str, buffer: OutputBuffer, claimed: int, limit: int
-    ) -> None:
-        total = max(claimed, buffer.total)
-        head, tail = bytes(buffer.head), buffer.last()
-        shown, cut = text.clip(head, tail, total, limit)
-        setattr(result, name, shown)
-        setattr(result, name + "_bytes", total)
-        setattr(result, name + "_truncated", cut)
-        setattr(result, f"_{name}_raw", head + tail)
-        if cut:
-            result.limits_hit.append(name)
 
     async def _fill_lost(self, result: ExecResult, error: BaseException | None) -> None:
         if isinstance(error, ExecutorError) and not isinstance(error, SandboxLostError):
             raise error
-        if self._post_mortem is None and self._sandbox is not None:
-            self._post_mortem = await self._sandbox.post_mortem()
-        kind, why = self._post_mortem or ("unknown", "")
+        kind, why = await self._box.post_mortem()
         if kind == "oom":
             result.status, result.exit_code, result.signal = "oom", 137, int(signal.SIGKILL)
             result.limits_hit.append("memory")
         cause = error.message if isinstance(error, ExecutorError) else "the sandbox ended"
         result.warnings.append(f"{cause} ({why}); the session's files are gone" if why else cause)
-
-
-def _fill(result: ExecResult, report: ExitReport, handle: RunHandle) -> None:
-    """Status and numbers of a run that the guest reported."""
-    result.signal = report.signal
-    result.exit_code = 128 + report.signal if report.signal is not None else report.code
-    result.killed_descendants = report.killed
-    result.usage = Usage(wall_ms=report.wall_ms, cpu_ms=report.cpu_ms, max_rss_bytes=report.max_rss)
-    died_of_memory = report.oom > 0 and (report.signal == signal.SIGKILL or report.code == 137)
-    if report.reason is not None:
-        result.status = report.reason
-    elif died_of_memory:
-        result.status, result.exit_code = "oom", 137
-    else:
-        result.status = "ok" if report.code == 0 else "error"
-    if result.status == "timeout":
-        result.timed_out, result.exit_code = True, 124
-        result.limits_hit.append("timeout")
-    if report.oom:
-        result.limits_hit.append("memory")
-        if result.status != "oom":
-            result.warnings.append(f"the kernel killed {report.oom} of its processes for memory")
-    if report.errno == 11:
-        result.limits_hit.append("pids")
-    if report.left:
-        result.warnings.append(f"{report.left} of its processes could not be ended yet")
-
-
-def sandbox_spec(session_id: str, limits: Limits, settings: Settings) -> tuple[SandboxSpec, list[str]]:
-    """The order for a sandbox, and what had to be changed: memory-backed files get half of the memory."""
-    notes = []
-    disk, tmp, shm = limits.disk, limits.tmp, limits.shm
-    wanted = disk + max(disk // 2, 1 << 20) + tmp + shm
-    room = limits.memory // 2
-    if wanted > room:
-        share = room / wanted
-        disk, tmp, shm = (max(1 << 20, int(size * share)) for size in (disk, tmp, shm))
-        notes.append(
-            f"disk, tmp and shm are in memory and may take half of it: with memory={limits.memory >> 20}m "
-            f"they are {disk >> 20}m, {tmp >> 20}m and {shm >> 20}m"
-        )
-    spec = SandboxSpec(
-        session_id=session_id,
-        image=settings.image,
-        memory=limits.memory,
-        cpus=limits.cpus,
-        pids=limits.pids,
-        open_files=limits.open_files,
-        disk=disk,
-        inodes=limits.inodes,
-        tmp=tmp,
-        shm=shm,
-        owner=owner_label(),
-    )
-    return spec, notes
-
-
-def _check_size(rows: int, columns: int) -> None:
-    if not all(type(number) is int and 1 <= number <= 10_000 for number in (rows, columns)):
-        raise BadRequestError(f"{rows!r} by {columns!r} is not a size of a terminal")
 
 
 def _check_approver(grant: Grant | None) -> None:

@@ -1,0 +1,10 @@
+"""A session: one sandbox with a workspace and skills.
+
+`session.py` has what a caller sees; the other files are its parts.
+"""
+
+from executor.session.files import AsyncFile, Collected
+from executor.session.run import AsyncRun, RunOutput
+from executor.session.session import AsyncSession, Command, Source
+
+__all__ = ["AsyncFile", "AsyncRun", "AsyncSession", "Collected", "Command", "RunOutput", "Source"]
