@@ -1,0 +1,104 @@
+"""What to do when a run failed because something was missing: recognised in its output, said in `warnings`.
+
+The output is a script's and proves nothing: a hint changes no result, and quotes at most one plain name.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from executor.deps.declared import canonical
+from executor.skills.lint.packages import PYTHON_PACKAGES
+
+LOOKED_AT = 16 << 10  # bytes at the end of each stream
+MAX_HINTS = 3
+
+# Programs that `images/office` has and `images/base` has not.
+OFFICE = frozenset(
+    (
+        "soffice", "libreoffice", "localc", "lowriter", "pdftoppm", "pdftotext", "pdfinfo", "pdfimages",
+        "pandoc", "tesseract", "convert", "magick", "identify", "mogrify", "gs", "ffmpeg", "ffprobe", "dot",
+        "neato", "qpdf", "bun",
+    )
+)  # fmt: skip
+_NAME = r"([A-Za-z0-9_@][\w.@/+-]{0,99})"
+
+
+def _python(name: str, skill: str) -> str:
+    top = name.split(".")[0]
+    package = PYTHON_PACKAGES.get(top, (canonical(top),))[0]
+    return f"there is no Python package {package!r} here. {_declare(package, 'requirements.txt', skill)}"
+
+
+def _node(name: str, skill: str) -> str:
+    parts = name.split("/")
+    package = "/".join(parts[:2]) if name.startswith("@") else parts[0]
+    return f"there is no Node package {package!r} here. {_declare(package, 'package.json', skill)}"
+
+
+def _program(name: str, skill: str) -> str:
+    where = "images/office has it: executor images build office, then --image executor/office"
+    if name not in OFFICE:
+        where = "use an image that has it (--image), or a package that brings it"
+    return f"there is no program {name!r} here; {where}"
+
+
+def _known_program(name: str, skill: str) -> str:
+    """Python says the same of a missing program and of a missing file."""
+    return _program(name, skill) if name in OFFICE else ""
+
+
+def _installer(name: str, skill: str) -> str:
+    what = name or "what it needs"
+    return f"nothing can be installed without a network. {_declare(what, 'requirements.txt', skill)}"
+
+
+def _network(_name: str, _skill: str) -> str:
+    return "there is no network here. Bring what it fetches with --input, or grant the hosts (docs/bridge.md)"
+
+
+def _declare(package: str, file: str, skill: str) -> str:
+    name = skill or "SKILL"
+    return f"Declare {package} in {file}, then: executor deps lock {name} && executor deps build {name}"
+
+
+_TABLE: tuple[tuple[re.Pattern[str], Callable[[str, str], str]], ...] = tuple(
+    (re.compile(pattern), make)
+    for pattern, make in (
+        (rf"ModuleNotFoundError: No module named '{_NAME}'", _python),
+        (rf"No module named {_NAME}\s*\Z", _python),
+        (rf"Cannot find (?:module|package) '{_NAME}'", _node),
+        (r"Could not find a version that satisfies the requirement ([A-Za-z0-9][\w.-]{0,99})", _installer),
+        (r"No matching distribution found for ([A-Za-z0-9][\w.-]{0,99})", _installer),
+        (r"npm (?:error|ERR!) code (?:EAI_AGAIN|ENOTFOUND|ENOTCACHED|ECONNREFUSED)()", _installer),
+        (rf"(?:line \d+: |: |^){_NAME}: (?:command )?not found", _program),
+        (rf"No such file or directory: '{_NAME}'", _known_program),
+        (rf"spawn {_NAME} ENOENT", _program),
+        (rf"env: ['‘]?{_NAME}['’]?: No such file or directory", _program),
+        (
+            r"(?:Temporary failure in name resolution|Name or service not known|Could not resolve host"
+            r"|getaddrinfo E(?:AI_AGAIN|NOTFOUND)|nodename nor servname|[Nn]etwork is unreachable)()",
+            _network,
+        ),
+    )
+)
+
+
+def hints(stdout: bytes, stderr: bytes, skill: str | None) -> list[str]:
+    """Sentences for what the ends of a failed run's output name as missing."""
+    found: list[str] = []
+    seen: set[tuple[object, str]] = set()
+    for stream in (stderr, stdout):
+        for line in stream[-LOOKED_AT:].decode("utf-8", "replace").splitlines()[-200:]:
+            for pattern, make in _TABLE:
+                match = pattern.search(line[:1000])
+                if match is None or (make is _program and "/" in match[1]):
+                    continue
+                if (make, match[1]) not in seen:
+                    seen.add((make, match[1]))
+                    found.append(make(match[1], skill or ""))
+                break
+        if len(found) >= MAX_HINTS:
+            break
+    return list(dict.fromkeys(filter(None, found)))[:MAX_HINTS]

@@ -1,0 +1,133 @@
+"""The lock of a skill's dependencies: exact versions and hashes, for one Python, one Node and one platform.
+
+It stands beside the SKILL.md as `executor.lock`, to be committed, or in the store when the skill's folder is
+not ours to write. A lock comes with a skill and is as hostile as it: it names versions and hashes, no place.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from executor.deps.target import Target
+from executor.errors import DependencyError
+
+FILE = "executor.lock"
+FORMAT = 1
+MAX_BYTES = 8 << 20
+_NAME = r"\A[A-Za-z0-9]([A-Za-z0-9._-]{0,212}[A-Za-z0-9])?\z"
+_FOLDER = r"[A-Za-z0-9_][A-Za-z0-9._ -]*"
+_HASH = r"sha(256|384|512)-[A-Za-z0-9+/]+=*"
+_VERSION = r"\A[A-Za-z0-9][A-Za-z0-9.!+_-]{0,99}\z"
+
+
+class Wheel(BaseModel):
+    """One Python package. Any file with one of the hashes is that package."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str = Field(pattern=_NAME)
+    version: str = Field(pattern=_VERSION)
+    hashes: tuple[Annotated[str, Field(pattern=r"\Asha(256|384|512):[0-9a-f]+\z")], ...] = Field(min_length=1)
+    """`sha256:…`."""
+
+    def requirement(self) -> str:
+        """As a line of a requirements file."""
+        return f"{self.name}=={self.version} " + " ".join(f"--hash={item}" for item in self.hashes)
+
+
+class NodePackage(BaseModel):
+    """One package of Node at its place, `node_modules/a/node_modules/b`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+
+    version: str = Field(pattern=_VERSION)
+    integrity: str = Field(
+        pattern=r"\A(sha(256|384|512)-[A-Za-z0-9+/]+=*)( sha(256|384|512)-[A-Za-z0-9+/]+=*)*\z"
+    )
+    more: dict[str, object] = {}
+    """The rest of what npm wrote of it: `dependencies`, `bin`, `optional`, `os`, `cpu`, …"""
+
+
+class Lock(BaseModel):
+    """See the module."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    format: int = Field(FORMAT, ge=1, le=FORMAT)
+    target: Target
+    declared: dict[str, list[str]]
+    """What it answers: `Declared.specs()`. A skill that says something else by now needs a new lock."""
+    python: tuple[Wheel, ...] = ()
+    node: dict[str, NodePackage] = {}
+    node_folder: str = Field("", pattern=rf"\A({_FOLDER}(/{_FOLDER})*)?\z")
+    """Folder of the package.json below the skill, '' for the skill itself: there its node_modules is."""
+
+    @property
+    def digest(self) -> str:
+        """Names the layer: everything that decides what is in it."""
+        content = self.model_dump(mode="json", exclude={"declared", "node_folder"})
+        content["target"].pop("executable")
+        content["target"]["node"] = content["target"]["node"].split(".")[0]
+        text = json.dumps(content, sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    def answers(self, specs: dict[str, list[str]]) -> bool:
+        """Whether it is for what a skill declares now (`Declared.specs()`)."""
+        return all(self.declared.get(kind, []) == wanted for kind, wanted in specs.items())
+
+    @property
+    def empty(self) -> bool:
+        """Nothing is needed, and no layer."""
+        return not (self.python or self.node)
+
+    def text(self) -> str:
+        """As it stands in its file."""
+        return json.dumps(self.model_dump(mode="json"), indent=1, sort_keys=True) + "\n"
+
+
+def read(path: Path) -> Lock | None:
+    """The lock in a file; None without one. DependencyError for one that cannot be used."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise DependencyError(f"{path} cannot be read: {error.strerror}") from error
+    with os.fdopen(descriptor, "rb") as file:
+        data = file.read(MAX_BYTES + 1)
+    try:
+        if len(data) > MAX_BYTES:
+            raise ValueError(f"it is larger than {MAX_BYTES:,} bytes")
+        return Lock.model_validate_json(data)
+    except (ValidationError, ValueError, RecursionError) as error:
+        why = str(error)
+        if isinstance(error, ValidationError):
+            first = error.errors()[0]
+            why = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+        raise DependencyError(
+            f"{path} is no lock that this version can use: {why}",
+            hint="Make it anew: executor deps lock SKILL",
+        ) from None
+
+
+def write(path: Path, lock: Lock) -> None:
+    """Put a lock into a file, whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{FILE}-")
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(lock.text())
+            os.fchmod(file.fileno(), 0o644)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(name, path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise

@@ -1,0 +1,45 @@
+"""What a session asks for: the layer of a skill, made first where the operator wants that."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+
+from executor.deps import building, locks
+from executor.deps.declared import declared
+from executor.deps.layers import Layer, LayerStore, Mode, layer_of
+from executor.deps.target import Workbench
+
+Bench = Callable[[], AbstractAsyncContextManager[Workbench]]
+
+
+class Layers:
+    """Layers of one executor. `bench` opens a session in which layers are made."""
+
+    def __init__(self, store: LayerStore, mode: Mode, bench: Bench) -> None:
+        self.store = store
+        self.mode = mode
+        self._bench = bench
+
+    async def of(self, skill: Path, digest: str) -> Layer | None:
+        """The layer that a skill of this content is to have. DependencyError when it cannot have it."""
+        if self.mode == "off":
+            return None
+        if self.mode == "auto":
+            await self._make(skill, digest)
+        return self.store.of(skill, digest)
+
+    async def _make(self, skill: Path, digest: str) -> None:
+        found = self.store.find_lock(skill, digest)
+        lock = found[0] if found is not None else None
+        if lock is None and declared(skill).empty:
+            return
+        layer = layer_of(lock) if lock is not None else None
+        if lock is not None and (layer is None or self.store.built(layer.digest)):
+            return
+        async with self._bench() as bench:
+            if lock is None:
+                lock = await building.lock(skill, bench, self.store)
+                locks.write(self.store.locks / f"{digest}.lock", lock)
+            await building.build(skill, lock, bench, self.store)
