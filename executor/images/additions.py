@@ -11,12 +11,14 @@ import tarfile
 import zipfile
 from pathlib import Path
 
+from executor.deps import npm, pypi
 from executor.errors import ExecutorError, PlatformError, RuntimeUnavailableError
 from executor.guest import bundle
 from executor.images.description import Description, Progress
 from executor.images.layer import Entry, digest_of
 from executor.images.store import Store
 
+DIST_PACKAGES = "usr/lib/python3/dist-packages"
 GUEST_PATH = "usr/lib/executor/guest.pyc"
 
 # What it takes to start the image's Python: itself, its library, the libraries it links.
@@ -90,32 +92,113 @@ def node_files(wheel: Path) -> dict[str, Entry]:
     return entries
 
 
+def package_files(
+    description: Description, system: Path | None, machine: str, work: Path, store: Store, say: Progress
+) -> dict[str, Entry]:
+    """The locked packages of Python and Node, where every skill finds them; compiled if `system` is given."""
+    lock = description.lock
+    if lock is None:
+        return {}
+    target = lock.target.model_copy(update={"machine": machine, "executable": "/usr/bin/python3"})
+    prefix, node, cache = work / "prefix", work / "node", store.cache / "packages"
+    for made in (prefix, node):
+        made.mkdir()
+    say("packages", f"unpacking {len(lock.python)} wheels", 0.0)
+    scratch = work / "scratch"
+    (scratch / "node").mkdir(parents=True)
+    pypi.install(lock.python, target, prefix, cache=cache / "uv", scratch=scratch, offline=False)
+    pypi.scripts(prefix, target, "/usr")
+    say("packages", f"unpacking {len(lock.node)} packages of Node", 0.4)
+    npm.install(
+        lock.node,
+        lock.declared["node"],
+        lock.declared["node_optional"],
+        target,
+        node,
+        cache=cache / "npm",
+        scratch=scratch / "node",
+        offline=False,
+    )
+    packages = pypi.site_packages(prefix, target)
+    if system is not None:
+        say("packages", "compiling", 0.6)
+        _compile_packages(packages, system, work)
+    entries = _tree(packages, DIST_PACKAGES)
+    for path in [path for path in entries if "/__pycache__/" in path]:  # see images/base/finish.sh
+        folder, _, name = path.rpartition("/__pycache__/")
+        entries[f"usr/lib/executor/pycache/{folder}/{name}"] = Entry(link=f"/{path}")
+    commands = _tree(prefix / "bin", "usr/bin")
+    entries |= {path: entry for path, entry in commands.items() if entry.link is None}  # no python of its own
+    entries |= _tree(prefix / "share", "usr/share")
+    entries |= _tree(node / "node_modules", "node_modules")
+    for path in entries:
+        if re.fullmatch(r"node_modules/@oven/bun-[\w-]+/bin/bun", path):
+            entries = {**entries, "usr/bin/bun": Entry(link=f"/{path}")}
+            break
+    return entries
+
+
+def _tree(folder: Path, inside: str) -> dict[str, Entry]:
+    """A folder of the host as entries. Links stay links."""
+    entries: dict[str, Entry] = {}
+    for path in sorted(folder.rglob("*")) if folder.is_dir() else ():
+        name = f"{inside}/{path.relative_to(folder).as_posix()}"
+        if path.is_symlink():
+            entries[name] = Entry(link=os.readlink(path))
+        elif path.is_file():
+            entries[name] = Entry(mode=0o755 if path.stat().st_mode & 0o100 else 0o644, source=path)
+    return entries
+
+
+def _compile_packages(packages: Path, system: Path, work: Path) -> None:
+    """By the image's own Python, which reads their text and runs none of it."""
+    root = _python_root(system, work / "compiler")
+    inside = root / DIST_PACKAGES
+    shutil.copytree(packages, inside, dirs_exist_ok=True, copy_function=os.link)
+    argv = ["-m", "compileall", "-q", "-j", "0", "--invalidation-mode", "unchecked-hash", f"/{DIST_PACKAGES}"]
+    _run_in(root, ["-I", *argv], allowed=(0, 1))  # 1: some file is for another Python, as pip finds too
+    for path in inside.rglob("__pycache__/*.pyc"):
+        place = packages / path.relative_to(inside)
+        place.parent.mkdir(exist_ok=True)
+        if not place.exists():
+            os.link(path, place)
+
+
 def compile_guest(description: Description, system: Path, work: Path) -> bytes:
     """Only the image's own Python makes byte code that it will accept."""
-    root = work / "python"
-    with tarfile.open(system, "r:") as tar:
-        for member in tar:
-            if PYTHON_PARTS.match(member.name):
-                tar.extract(member, root, set_attrs=not member.isdir(), filter="fully_trusted")
+    root = _python_root(system, work / "python")
     scratch = root / "tmp"
     scratch.mkdir(parents=True, exist_ok=True)
     (scratch / "compile_guest.py").write_text(description.compiler)
     (scratch / "guest.py").write_bytes(bundle.source())
+    _run_in(root, ["-I", "-B", "/tmp/compile_guest.py", "/tmp/guest.py", "/tmp/guest.pyc"])
+    return (scratch / "guest.pyc").read_bytes()
+
+
+def _python_root(system: Path, root: Path) -> Path:
+    """A folder with as much of the system as its Python needs."""
+    with tarfile.open(system, "r:") as tar:
+        for member in tar:
+            if PYTHON_PARTS.match(member.name):
+                tar.extract(member, root, set_attrs=not member.isdir(), filter="fully_trusted")
+    return root
+
+
+def _run_in(root: Path, arguments: list[str], allowed: tuple[int, ...] = (0,)) -> None:
+    """Run the Python of a root filesystem."""
     enter = ["chroot"] if os.geteuid() == 0 else ["unshare", "--map-root-user", "chroot"]
-    python = ["/usr/bin/python3", "-I", "-B", "/tmp/compile_guest.py", "/tmp/guest.py", "/tmp/guest.pyc"]
     done = subprocess.run(
-        [*enter, str(root), *python],
+        [*enter, str(root), "/usr/bin/python3", *arguments],
         capture_output=True,
         text=True,
         errors="replace",
         env={"PATH": f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin", "PYTHONHASHSEED": "0"},
     )
-    if done.returncode:
+    if done.returncode not in allowed:
         raise ExecutorError(
-            f"the image's Python could not compile the guest:\n  {done.stderr.strip()[-800:]}",
+            f"the image's Python could not compile:\n  {done.stderr.strip()[-800:]}",
             hint="Without root this needs unprivileged user namespaces." if os.geteuid() else "",
         )
-    return (scratch / "guest.pyc").read_bytes()
 
 
 def _find_pip() -> list[str]:

@@ -14,7 +14,14 @@ import docker
 
 from executor.errors import BadRequestError, PlatformError, RuntimeUnavailableError
 from executor.guest import bundle
-from executor.images.additions import GUEST_PATH, compile_guest, fetch_node, node_files, own_files
+from executor.images.additions import (
+    GUEST_PATH,
+    compile_guest,
+    fetch_node,
+    node_files,
+    own_files,
+    package_files,
+)
 from executor.images.description import (
     LABEL_GUEST,
     LABEL_IMAGE,
@@ -160,6 +167,7 @@ class _Job:
         overlay = own_files(self.description)
         overlay |= node_files(fetch_node(self.description, self.machine, self.store, self.say))
         with self.store.workspace() as work:
+            overlay |= package_files(self.description, system, self.machine, work, self.store, self.say)
             self.say("layer", "compiling the guest with the image's Python", 0.0)
             overlay[GUEST_PATH] = Entry(data=compile_guest(self.description, system, work))
             self.say("layer", "writing the layer", 0.2)
@@ -187,7 +195,8 @@ class _Job:
         image = None if refresh else self.engine.find(recipe)
         facts = self._facts(recipe)
         if image is None:
-            self.engine.build(self._context(), base, facts, fresh=refresh, network=network)
+            with self.store.workspace() as work:
+                self.engine.build(self._context(work), base, facts, fresh=refresh, network=network)
             image = self.engine.find()
         made.image_id = str(image.id)
         made.digest, made.size_bytes = made.image_id.removeprefix("sha256:"), int(image.attrs["Size"])
@@ -244,14 +253,21 @@ class _Job:
                 old.unlink()
         return made
 
-    def _context(self) -> dict[str, Entry]:
+    def _context(self, work: Path) -> dict[str, Entry]:
         """What the Dockerfile copies from."""
         description = self.description
         wheel = fetch_node(description, self.machine, self.store, self.say)
-        context = {f"node/{path}": entry for path, entry in node_files(wheel).items()}
+        added = node_files(wheel) | package_files(description, None, self.machine, work, self.store, self.say)
+        context = {f"node/{path}": entry for path, entry in added.items()}
         context |= {f"files/{path}": Entry(data=data) for path, data in description.files.items()}
-        for path in ("Dockerfile", "dpkg.cfg", "packages.txt", "finish.sh", "compile_guest.py"):
-            context[path] = Entry(data=(description.folder / path).read_bytes())
+        texts = {
+            "Dockerfile": description.dockerfile,
+            "dpkg.cfg": "\n".join(description.dpkg_options) + "\n",
+            "packages.txt": "\n".join(description.packages) + "\n",
+            "finish.sh": description.finish,
+            "compile_guest.py": description.compiler,
+        }
+        context |= {path: Entry(data=text.encode()) for path, text in texts.items()}
         context["guest.py"] = Entry(data=bundle.source())
         return context
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import re
@@ -10,6 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from executor.deps import locks
+from executor.deps.locks import Lock
 from executor.errors import BadRequestError
 from executor.guest import bundle
 
@@ -37,7 +40,10 @@ def reference(name: str) -> str:
 
 @dataclass(frozen=True)
 class Description:
-    """`images/<name>/`, read. Everything that decides what comes out is in here."""
+    """`images/<name>/`, read. Everything that decides what comes out is in here.
+
+    One with a file `extends` is the image named there and what it has in addition.
+    """
 
     folder: Path
     name: str
@@ -47,6 +53,9 @@ class Description:
     dpkg_options: tuple[str, ...]
     files: Mapping[str, bytes] = field(repr=False)
     compiler: str = field(repr=False)
+    dockerfile: str = field(repr=False)
+    lock: Lock | None = field(default=None, repr=False)
+    """Packages of Python and Node that are laid over the system."""
 
     @classmethod
     def load(cls, name: str) -> Description:
@@ -62,16 +71,28 @@ class Description:
             raise BadRequestError(
                 f"no image is called {name!r}", hint=f"There are: {', '.join(known) or 'none'}."
             )
-        files = folder / "files"
+        packages = _lines(folder / "packages.txt")
+        files = _files(folder / "files")
+        parent = cls.load("".join(_lines(folder / "extends"))) if (folder / "extends").is_file() else None
+        if parent is not None:
+            return dataclasses.replace(
+                parent,
+                folder=folder,
+                name=name,
+                packages=(*parent.packages, *packages),
+                files={**parent.files, **files},
+                lock=locks.read(folder / locks.FILE),
+            )
         return cls(
             folder=folder,
             name=name,
-            packages=_lines(folder / "packages.txt"),
+            packages=packages,
             node=json.loads((folder / "node.json").read_text()),
             finish=(folder / "finish.sh").read_text(),
             dpkg_options=_lines(folder / "dpkg.cfg"),
-            files={p.relative_to(files).as_posix(): p.read_bytes() for p in files.rglob("*") if p.is_file()},
+            files=files,
             compiler=(folder / "compile_guest.py").read_text(),
+            dockerfile=(folder / "Dockerfile").read_text(),
         )
 
     def system_key(self, machine: str) -> str:
@@ -81,7 +102,6 @@ class Description:
     def recipe_key(self, machine: str, base: str, system: str) -> str:
         """Changes when anything in the result would. `system` names the system it stands on."""
         files = {path: hashlib.sha256(data).hexdigest() for path, data in self.files.items()}
-        dockerfile = (self.folder / "Dockerfile").read_text() if base != "debian" else ""
         return _key(
             self.system_key(machine),
             base,
@@ -89,9 +109,14 @@ class Description:
             dict(self.node),
             files,
             self.compiler,
-            dockerfile,
+            self.dockerfile if base != "debian" else "",
+            self.lock.text() if self.lock else "",
             bundle.digest(),
         )
+
+
+def _files(folder: Path) -> dict[str, bytes]:
+    return {p.relative_to(folder).as_posix(): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
 
 
 def _lines(path: Path) -> tuple[str, ...]:

@@ -31,16 +31,27 @@ class Entry:
     mode: int = 0o644
     data: bytes | None = None
     link: str | None = None
+    source: Path | None = None
+    """A file whose bytes these are, for what is too much to hold."""
+
+    @property
+    def size(self) -> int:
+        """Bytes of content."""
+        return self.source.stat().st_size if self.source is not None else len(self.data or b"")
+
+    def open(self) -> IO[bytes]:
+        """The content."""
+        return self.source.open("rb") if self.source is not None else io.BytesIO(self.data or b"")
 
     def header(self, path: str) -> tarfile.TarInfo:
         info = tarfile.TarInfo(path)
         info.mode = self.mode
         if self.link is not None:
             info.type, info.linkname, info.mode = tarfile.SYMTYPE, self.link, 0o777
-        elif self.data is None:
+        elif self.data is None and self.source is None:
             info.type = tarfile.DIRTYPE
         else:
-            info.size = len(self.data)
+            info.size = self.size
         return info
 
 
@@ -71,7 +82,8 @@ def write_layer(system: Path | None, overlay: Mapping[str, Entry], target: IO[by
             if path in wanted:
                 entry = wanted[path]
                 target.write(_header(entry.header(path)))
-                _copy(io.BytesIO(entry.data or b""), target, len(entry.data or b""))
+                with entry.open() as content_of_entry:
+                    _copy(content_of_entry, target, entry.size)
                 continue
             member = members[path]
             info = tarfile.TarInfo(path)
