@@ -5,10 +5,12 @@
     │   ├── BadPathError           a path, glob or cwd that leaves the workspace or is malformed
     │   ├── BadLimitError          a limit that cannot be read or cannot be met
     │   ├── GrantError             a tool or a grant that cannot be
+    │   ├── StateError             what is kept on this machine cannot be read or written
     │   └── SessionClosedError     the session was closed before this call
     ├── SkillError                 about a skill
     │   ├── SkillNotFoundError     no such skill in the roots
-    │   └── SkillUnreadableError   the folder or its SKILL.md cannot be used
+    │   ├── SkillUnreadableError   the folder or its SKILL.md cannot be used
+    │   └── DependencyError        what it needs is not there, cannot be locked, or is refused
     ├── RuntimeUnavailableError    the operator has to do something first
     │   ├── EngineDownError        no Docker engine answers
     │   ├── EngineForbiddenError   an engine is there, its socket is not ours to open
@@ -55,6 +57,10 @@ class GrantError(BadRequestError, ValueError):
     """A tool, a schema or a grant that cannot be."""
 
 
+class StateError(BadRequestError):
+    """What is kept on this machine cannot be read or written: a full disk, a damaged or newer file."""
+
+
 class SessionClosedError(BadRequestError):
     """The session was closed before this call."""
 
@@ -69,6 +75,14 @@ class SkillNotFoundError(SkillError, LookupError):
 
 class SkillUnreadableError(SkillError, ValueError):
     """The folder or its SKILL.md cannot be used; the message holds the reason."""
+
+
+class DependencyError(SkillError):
+    """A skill's dependencies are not built, cannot be locked, or are refused."""
+
+
+class SkillSourceError(SkillError):
+    """A source of skills cannot be reached, or what it offers is refused."""
 
 
 class RuntimeUnavailableError(ExecutorError):

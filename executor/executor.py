@@ -6,14 +6,18 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import re
 import secrets
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
+from pydantic import ValidationError
+
 from executor.bridge import AuditLog, Grant
+from executor.deps import LayerStore, building
+from executor.deps.offer import Layers
 from executor.errors import (
     BadRequestError,
     ExecutorError,
@@ -22,12 +26,15 @@ from executor.errors import (
     RuntimeUnavailableError,
 )
 from executor.models import Limits
-from executor.places import data_dir
 from executor.runtimes.base import Runtime
+from executor.runtimes.pool import Pool
+from executor.runtimes.reaper import Reaper
 from executor.session import AsyncSession
-from executor.settings import Settings, load
+from executor.session.box import sandbox_spec
+from executor.settings import PoolSettings, Settings, load
 from executor.skills.repository import Repository
-from executor.workspace.checkpoint import Snapshot, Store
+from executor.workspace.checkpoint import Store
+from executor.workspace.snapshot import Snapshot
 
 _SESSION_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
@@ -36,8 +43,9 @@ class AsyncExecutor:
     """Runs skills in sandboxes.
 
     `skills`: roots, the first wins (default `$SKILLS_ROOT`, then `./skills`). `runtime`: `auto`, `container`,
-    `local`, or a `Runtime` of your own. `image`: see `Settings.image`. `grant`: what no run of any session
-    gets more than (default: no such bound). `settings`: everything else.
+    `local`, or a `Runtime` of your own. `image`: see `Settings.image`. `pool`: sandboxes started ahead
+    (default: none). `grant`: what no run of any session gets more than (default: no such bound). `settings`:
+    everything else.
     """
 
     def __init__(
@@ -46,10 +54,11 @@ class AsyncExecutor:
         skills: Sequence[str | os.PathLike[str]] | None = None,
         runtime: str | Runtime | None = None,
         image: str | None = None,
+        pool: PoolSettings | None = None,
         grant: Grant | None = None,
         settings: Settings | None = None,
     ) -> None:
-        overrides: dict[str, Any] = {"image": image}
+        overrides: dict[str, Any] = {"image": image, "pool": pool}
         if skills is not None:
             overrides["skills"] = tuple(os.fspath(root) for root in skills)
         if isinstance(runtime, str):
@@ -61,15 +70,18 @@ class AsyncExecutor:
             settings = Settings.model_validate({**settings.model_dump(), **given})
         self.settings = settings
         self.repository = Repository(settings.skills)
-        self.store = Store(Path(settings.state_dir) if settings.state_dir else data_dir() / "state")
-        """Where checkpoints are kept."""
+        self.store = Store(settings.state_folder)
+        """Where sessions are kept."""
         self.audit = AuditLog(settings.audit or None)
         """Where the calls of granted tools are recorded."""
         self.grant = grant
         """What no run gets more than."""
+        self.layers = Layers(LayerStore.of_settings(settings), settings.deps, self._bench)
+        """Dependencies of skills: what a session gets of them."""
         self.why = ""
         """Which runtime was chosen and why, once it has been."""
         self._runtime: Runtime | None = runtime if isinstance(runtime, Runtime) else None
+        self._reaper: Reaper | None = None
         self._choosing = asyncio.Lock()
         self._sessions: dict[str, AsyncSession] = {}
 
@@ -82,35 +94,63 @@ class AsyncExecutor:
 
     async def close(self) -> None:
         """Close every session, then the runtime."""
+        if self._reaper is not None:
+            self._reaper.stop()
         sessions = list(self._sessions.values())
         await asyncio.gather(*(session.close() for session in sessions), return_exceptions=True)
         if self._runtime is not None:
             await self._runtime.close()
+        await asyncio.to_thread(self.store.clear_if_due)
+        self.store.close()
 
     async def choose_runtime(self) -> str:
         """Settle on a runtime and check that it works. Its name. RuntimeUnavailableError."""
         async with self._choosing:
             if self._runtime is None or not self.why:
                 self._runtime, self.why = await choose(self.settings, self._runtime)
+                if (pool := self.settings.pool).size or pool.max:
+                    self._runtime = await self._pooled(self._runtime, pool)
+                self._reaper = Reaper(self._runtime, self.settings.reap_interval)
+                await asyncio.to_thread(self.repository.prepare)
         return self._runtime.name
 
+    async def _pooled(self, runtime: Runtime, pool: PoolSettings) -> Pool:
+        """The runtime behind a pool that has begun to fill."""
+        spec, _ = sandbox_spec("", pool.limits or self.settings.limits, self.settings)
+        made = Pool(runtime, spec, size=pool.size, most=pool.max, idle_ttl=pool.idle_ttl, wait=pool.wait)
+        await made.check()
+        return made
+
     def session(
-        self, session_id: str | None = None, *, limits: Limits | None = None, grant: Grant | None = None
+        self,
+        session_id: str | None = None,
+        *,
+        limits: Limits | None = None,
+        grant: Grant | None = None,
+        durable: bool = False,
     ) -> AsyncSession:
         """A session, started at its first use or by `async with`. The open one when the id is in use.
 
-        `limits`: default `Settings.limits`. `grant`: what none of its runs gets more than. BadRequestError
-        for an id that is no plain name, or for an open session with other limits or another grant.
+        `limits`: default `Settings.limits`. `grant`: what none of its runs gets more than. `durable`: it goes
+        on with the files of its latest checkpoint if it has one, takes another after each run, and gets a
+        fresh sandbox when it loses its own; `limits` are then by default those it had. BadRequestError for an
+        id that is no plain name, for an open session with other limits, another grant or another `durable`,
+        and, at its first use, for a durable one that another process has open.
         """
-        return self._open(
-            session_id if session_id is not None else secrets.token_hex(16), limits, grant, None
-        )
+        name = session_id if session_id is not None else secrets.token_hex(16)
+        return self._open(name, limits, grant, None, durable)
 
     def restore(
-        self, session_id: str, *, limits: Limits | None = None, grant: Grant | None = None
+        self,
+        session_id: str,
+        *,
+        limits: Limits | None = None,
+        grant: Grant | None = None,
+        durable: bool = False,
     ) -> AsyncSession:
-        """A session that begins with the files of the latest `checkpoint()` under this id, in a fresh sandbox
-        of this executor's runtime. BadRequestError when there is none, or the session is open.
+        """A session that begins with the files of the latest checkpoint under this id, in a fresh sandbox of
+        this executor's runtime, whichever took it. Arguments as of `session`. BadRequestError when there is
+        none, or the session is open; StateError when it is damaged.
         """
         if session_id in self._sessions:
             raise BadRequestError(f"session {session_id!r} is open", hint="Close it first.")
@@ -122,10 +162,15 @@ class AsyncExecutor:
                 f"session {session_id!r} has no checkpoint in {self.store.folder}",
                 hint="Take one with session.checkpoint(), or `executor run --session`.",
             )
-        return self._open(session_id, limits, grant, snapshot)
+        return self._open(session_id, limits, grant, snapshot, durable)
 
     def _open(
-        self, name: str, limits: Limits | None, grant: Grant | None, snapshot: Snapshot | None
+        self,
+        name: str,
+        limits: Limits | None,
+        grant: Grant | None,
+        snapshot: Snapshot | None,
+        durable: bool,
     ) -> AsyncSession:
         if self._runtime is None:
             raise BadRequestError(
@@ -137,10 +182,14 @@ class AsyncExecutor:
                 f"{name!r} cannot be a session's id",
                 hint="Use letters, digits, '.', '_' and '-', at most 128.",
             )
-        wanted = limits or self.settings.limits
         found = self._sessions.get(name)
-        if found is not None and not found.lost and not found.closed:
-            if found.limits != wanted:
+        if found is not None and not found.closed and (found.durable or not found.lost):
+            if found.durable != durable:
+                raise BadRequestError(
+                    f"session {name!r} is open with durable={found.durable}",
+                    hint="Close it first, or use another id.",
+                )
+            if found.limits != (limits or (found.limits if durable else self.settings.limits)):
                 raise BadRequestError(
                     f"session {name!r} is open with other limits", hint="Close it first, or use another id."
                 )
@@ -154,15 +203,34 @@ class AsyncExecutor:
             runtime=self._runtime,
             repository=self.repository,
             settings=self.settings,
-            limits=wanted,
+            limits=limits or (self._kept_limits(name) if durable else None) or self.settings.limits,
             store=self.store,
             snapshot=snapshot,
+            durable=durable,
             audit=self.audit,
             grants=(self.grant, grant),
+            layers=self.layers,
         )
         session.on_close = self._forget
         self._sessions[name] = session
         return session
+
+    @contextlib.asynccontextmanager
+    async def _bench(self) -> AsyncIterator[AsyncSession]:
+        """A session in which layers of dependencies are made: `executor.deps.building`."""
+        self.layers.store.prepare()
+        async with self.session(limits=building.LIMITS) as session:
+            yield session
+
+    def _kept_limits(self, name: str) -> Limits | None:
+        """Those that a durable session had here; None when they are not known, or not allowed any more."""
+        kept = self.store.sessions.get(name)
+        if kept is None or kept.limits is None:
+            return None
+        try:
+            return Limits.model_validate(kept.limits)
+        except ValidationError:
+            return None
 
     def _forget(self, session: AsyncSession) -> None:
         if self._sessions.get(session.id) is session:
@@ -183,12 +251,13 @@ async def choose(settings: Settings, given: Runtime | None = None) -> tuple[Runt
         return local, "local: asked for"
     if settings.runtime == "kubernetes":
         raise PlatformError("the kubernetes runtime does not exist yet", hint="Use container or local.")
-    from executor.runtimes.container import ContainerRuntime
+    from executor.runtimes.container import DEFAULT_IMAGE, ContainerRuntime
 
     container = ContainerRuntime(
         docker_host=settings.docker_host or None,
+        image=settings.image if settings.image and settings.runtime == "container" else DEFAULT_IMAGE,
         engine_runtime=settings.engine_runtime,
-        **({"image": settings.image} if settings.image and settings.runtime == "container" else {}),
+        options=settings.container_options,
     )
     if settings.runtime == "container":
         await container.check()

@@ -6,6 +6,7 @@ Units: bytes for sizes, seconds for `timeout`, milliseconds where a name ends in
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr
@@ -20,7 +21,7 @@ Status = Literal[
     "output_limit",  # ended because it wrote more than `on_output_limit="kill"` allows
     "lost",  # the sandbox died under it
     "running",  # a background run that has not ended
-    "awaiting_approval",  # a background run that stands still until a person decides about a call
+    "awaiting_approval",  # it stands still until a person decides about a call
 ]
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?", re.ASCII | re.IGNORECASE)
@@ -90,7 +91,7 @@ class OutputFile(BaseModel):
 
     path: str
     """Relative to `/workspace`, `/`-separated; `skills/<name>/…` for files in a skill. Bytes that are
-    not UTF-8 stand as lone surrogates (`os.fsencode` gives them back), escaped in JSON."""
+    not UTF-8 stand as lone surrogates (`path.encode("utf-8", "surrogateescape")`), escaped in JSON."""
     size: int
     """True size in bytes, also when the content is cut or left out."""
     mime: str
@@ -104,6 +105,57 @@ class OutputFile(BaseModel):
     """`content` is not the whole file: only its beginning, or absent because of a cap."""
     saved_as: str | None = None
     """Where `--save` or `save()` put it."""
+
+
+class FileInfo(BaseModel):
+    """One entry of a session's files, as it is listed."""
+
+    path: str
+    """As `OutputFile.path`."""
+    name: str
+    """The path below the folder that was listed; of a single file its name."""
+    type: Literal["file", "folder", "link", "other"]
+    size: int = 0
+    """Bytes of a file; 0 for everything else."""
+    executable: bool = False
+
+
+@dataclass(frozen=True)
+class Input:
+    """A file or folder that a run is to find, by reference.
+
+    `source`: `artifact://name[@version]`, `host:///path`, `workspace://path` or `skill://name/path`. `to`:
+    where it goes, relative to `/workspace`; default `inputs/<its name>`, and one that ends in `/` keeps it.
+    `mode`: `copy`, or `link` for what lies in the sandbox anyway. `pin`: what came to this place first stays:
+    an artifact in its version, anything else as it was.
+    """
+
+    source: str
+    to: str = ""
+    mode: Literal["copy", "link"] = "copy"
+    pin: bool = False
+
+
+class StagedInput(BaseModel):
+    """An input as it was brought in."""
+
+    path: str
+    """As `OutputFile.path`."""
+    source: str
+    """The reference; of an artifact with its version."""
+    mode: Literal["copy", "link"] = "copy"
+
+
+class WaitingCall(BaseModel):
+    """A call of a granted tool that waits for a decision."""
+
+    call_id: str
+    tool: str
+    input: Any
+    reason: str
+    """Why it is asked: `the tool needs approval` or `the policy asks`."""
+    digest: str
+    """SHA-256 over tool, input, skill digest and script: what the decision is about."""
 
 
 class ExecResult(BaseModel):
@@ -126,13 +178,15 @@ class ExecResult(BaseModel):
     timed_out: bool = False
     duration_ms: int = 0
     """Wall time seen by the host, from request to result."""
-    usage: Usage = Usage()
-    files: list[OutputFile] = []
-    limits_hit: list[str] = []
+    usage: Usage = Field(default_factory=Usage)
+    files: list[OutputFile] = Field(default_factory=list)
+    limits_hit: list[str] = Field(default_factory=list)
     """Names of the limits that cut something: `stdout`, `stderr`, `memory`, `timeout`, `output_files`, …"""
-    warnings: list[str] = []
+    warnings: list[str] = Field(default_factory=list)
     killed_descendants: int = 0
     """Processes that the run left behind and that were ended with it."""
+    pending: list[WaitingCall] = []
+    """What a run with status `awaiting_approval` waits for; `session.resume` goes on with it."""
     run_id: str = ""
     session_id: str = ""
     runtime: str = ""
@@ -144,3 +198,7 @@ class ExecResult(BaseModel):
     def ok(self) -> bool:
         """True for exit 0."""
         return self.status == "ok"
+
+    def kept(self, stream: Literal["stdout", "stderr"]) -> bytes:
+        """The bytes that were kept of a stream: all of it, or its first and its last half together."""
+        return self._stdout_raw if stream == "stdout" else self._stderr_raw

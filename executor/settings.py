@@ -7,17 +7,39 @@ The file is `$EXECUTOR_CONFIG`, else none. A variable is `EXECUTOR_` and the fie
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from executor.errors import BadRequestError
 from executor.models import Limits, OutputLimits, Size
+from executor.places import data_dir
+from executor.runtimes import options
 
 RuntimeName = Literal["auto", "container", "local", "kubernetes"]
+
+
+class PoolSettings(BaseModel):
+    """Sandboxes that are started ahead and wait for a session: see `executor.runtimes.pool`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    size: int = Field(0, ge=0, le=1000)
+    """Sandboxes kept ready. Default 0: each is started when a session needs it."""
+    max: int = Field(0, ge=0)
+    """Sandboxes at one time, those of sessions included; a session that finds none waits in turn. Default 0:
+    no bound."""
+    wait: float = Field(60.0, gt=0)
+    """Seconds that a session waits at most. Default 60."""
+    idle_ttl: float = Field(600.0, ge=0)
+    """Seconds without a new session after which those that wait are ended; the next session brings them back.
+    0: never. Default 600."""
+    limits: Limits | None = None
+    """Limits of those that wait; a session with others gets one of its own. Default `Settings.limits`."""
 
 
 class Settings(BaseModel):
@@ -34,8 +56,15 @@ class Settings(BaseModel):
     """Address of the engine. Default `$DOCKER_HOST`, then the usual socket."""
     engine_runtime: str = ""
     """The engine's own runtime, such as `runsc` or `kata`. Default the engine's default."""
+    container_options: dict[str, Any] = {}
+    """What every container gets besides: of `cpuset_cpus`, `cpu_shares`, `blkio_weight`, `cgroup_parent`,
+    `oom_score_adj`, `apparmor` and `labels`. Nothing else is allowed. Default nothing."""
     skills: tuple[str, ...] = ()
-    """Roots with skills, the first one wins. Default `$SKILLS_ROOT`, then `./skills`."""
+    """Where skills come from, the first one wins: folders, archives, git, buckets, bundles (docs/sources.md).
+    Default `$SKILLS_ROOT`, then `./skills`."""
+    host_inputs: tuple[str, ...] = ()
+    """Folders of this machine from which `host://` inputs may come. Default none. Only folders that no
+    stranger writes to: what lies there is copied into sandboxes."""
     env: dict[str, str] = {}
     """Variables of every run."""
     limits: Limits = Limits()
@@ -50,12 +79,34 @@ class Settings(BaseModel):
     """Seconds between TERM and KILL. Default 2."""
     max_output: Size = Field(1 << 20, ge=0, le=1 << 30)
     """Bytes kept of stdout, and as many of stderr: head and tail. Default 1 MiB."""
+    deps: Literal["off", "locked", "auto"] = "locked"
+    """Dependencies of skills: `locked` gives a skill the layer of its lock, `auto` also locks and builds what
+    a skill declares, `off` neither. Default locked."""
+    layers_dir: str = ""
+    """Folder for layers of dependencies, with their locks and caches. Default the data folder."""
     state_dir: str = ""
-    """Folder for checkpoints. Default `state` in the data folder (`$EXECUTOR_DATA_DIR`)."""
+    """Folder for sessions that are kept: their record and their checkpoints. Default `state` in the data
+    folder (`$EXECUTOR_DATA_DIR`)."""
     audit: str = ""
     """File for the record of the calls of granted tools, as JSON lines. Default: kept in memory only."""
+    pool: PoolSettings = PoolSettings()
+    """Sandboxes started ahead. Default none."""
+    @field_validator("container_options")
+    @classmethod
+    def _allowed(cls, value: dict[str, Any]) -> dict[str, Any]:
+        options.check(value)
+        return value
+
+    reap_interval: float = Field(300.0, ge=0, le=7 * 86400)
+    """Seconds between two looks, while an executor is open, for what dead executors of this machine left. The
+    first look is at its start; 0: no other. Default 300."""
     require_limits: bool = False
     """Refuse a sandbox whose machine cannot enforce every limit, instead of warning."""
+
+    @property
+    def state_folder(self) -> Path:
+        """`state_dir`, or its default."""
+        return Path(self.state_dir) if self.state_dir else data_dir() / "state"
 
 
 def load(overrides: Mapping[str, Any] | None = None, environ: Mapping[str, str] = os.environ) -> Settings:
@@ -77,7 +128,7 @@ def load(overrides: Mapping[str, Any] | None = None, environ: Mapping[str, str] 
     values.update({name: value for name, value in (overrides or {}).items() if value is not None})
     if not values.get("skills"):
         root = environ.get("SKILLS_ROOT")
-        values["skills"] = tuple(root.split(os.pathsep)) if root else ("./skills",)
+        values["skills"] = split_roots(root) if root else ("./skills",)
     if not values.get("docker_host"):
         values["docker_host"] = environ.get("DOCKER_HOST", "")
     try:
@@ -89,6 +140,33 @@ def load(overrides: Mapping[str, Any] | None = None, environ: Mapping[str, str] 
             f"setting {where}: {first['msg']} (got {first['input']!r})",
             hint="It comes from an argument, a variable EXECUTOR_… or the file in EXECUTOR_CONFIG.",
         ) from None
+
+
+def split_roots(text: str, separator: str = os.pathsep) -> tuple[str, ...]:
+    """The roots in a list as `$PATH` has it. The colons of an address part nothing: of its scheme, of a port,
+    of a name and password, and of an address among its options; one in its path is written `%3A`.
+    """
+    roots: list[str] = []
+    for piece in text.split(separator):
+        if roots and separator == ":" and _goes_on(roots[-1], piece):
+            roots[-1] += ":" + piece
+        else:
+            roots.append(piece)
+    return tuple(root for root in roots if root)
+
+
+_SCHEME_END = re.compile(r"(?:.*=)?[a-z][a-z0-9]*(?:\+[a-z]+)?", re.IGNORECASE | re.DOTALL)
+_HOST_END = re.compile(r".*://[^/?#&]*", re.DOTALL)
+_PORT = re.compile(r"[0-9]{1,5}(?:[/?#&].*)?", re.DOTALL)
+_LOGIN = re.compile(r"[^/?#]*@.*", re.DOTALL)
+
+
+def _goes_on(root: str, piece: str) -> bool:
+    if piece.startswith("//"):
+        return _SCHEME_END.fullmatch(root) is not None
+    if root == "file":
+        return piece.startswith("/")
+    return bool(_HOST_END.fullmatch(root) and (_PORT.fullmatch(piece) or _LOGIN.fullmatch(piece)))
 
 
 def _from_file(path: Path) -> dict[str, Any]:
@@ -105,11 +183,11 @@ def _from_file(path: Path) -> dict[str, Any]:
 
 def _from_text(name: str, text: str) -> Any:
     """A variable's text as the field's type: maps as YAML, lists split as paths are, the rest as it is."""
-    if name in ("env", "limits", "outputs"):
+    if name in ("container_options", "env", "limits", "outputs", "pool"):
         try:
             return yaml.safe_load(text)
         except yaml.YAMLError as error:
             raise BadRequestError(f"EXECUTOR_{name.upper()} is not a YAML map: {error}") from error
-    if name == "skills":
+    if name in ("skills", "host_inputs"):
         return tuple(text.split(os.pathsep))
     return text

@@ -8,13 +8,12 @@ sandboxes that die with the thread that started them.
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
 import contextlib
 import os
 import threading
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 from pydantic import PrivateAttr
 
@@ -22,16 +21,45 @@ from executor.bridge import ApprovalRequest, AuditLog, Decision, Grant
 from executor.bridge.code import MAX_CODE, Language
 from executor.bridge.scripts import ScriptResult, Style
 from executor.channel.runs import OnOutput
+from executor.deps.offer import Layers
 from executor.errors import BadRequestError, SessionClosedError
 from executor.executor import AsyncExecutor
-from executor.models import ExecResult, Limits, OutputFile, OutputLimits
+from executor.models import ExecResult, FileInfo, Input, Limits, OutputFile, OutputLimits, StagedInput
 from executor.runtimes.base import Runtime
 from executor.session import AsyncFile, AsyncRun, AsyncSession, Collected, Command, RunOutput, Source
-from executor.settings import Settings
+from executor.settings import PoolSettings, Settings
 from executor.skills.repository import Repository
+from executor.workspace.artifacts import ArtifactStore
 from executor.workspace.checkpoint import Store
 
 T = TypeVar("T")
+R = TypeVar("R", bound=ExecResult)
+
+
+class _Call(Generic[T]):
+    """One coroutine in the loop's thread for one waiting thread: a hop there and a hop back, by a bare lock.
+
+    `asyncio.run_coroutine_threadsafe` does the same with two futures and a condition, in twice the time.
+    """
+
+    def __init__(self, work: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop) -> None:
+        self._work, self._loop = work, loop
+        self.over = threading.Lock()
+        """Free when the work is done."""
+        self.over.acquire()
+        self.task: asyncio.Task[T]
+
+    def start(self) -> None:
+        self.task = self._loop.create_task(self._work)
+        self.task.add_done_callback(lambda _task: self.over.release())
+
+    def cancel(self) -> None:
+        self.task.cancel()
+
+    def abandon(self) -> None:
+        """The loop has gone: whoever waits is let go."""
+        with contextlib.suppress(RuntimeError):  # it was done
+            self.over.release()
 
 
 class _Loop:
@@ -40,6 +68,10 @@ class _Loop:
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="executor", daemon=True)
+        self._calls: set[_Call[Any]] = set()
+        self._gate = threading.Lock()
+        self._shut = False
+        """No call gets in any more: one that came after the others were let go would wait for ever."""
         self._thread.start()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
@@ -53,16 +85,27 @@ class _Loop:
                 "this call waits for the loop that it was made from, and would never return",
                 hint="Do not use the session inside on_output: keep what came, and use it afterwards.",
             )
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        call = _Call(work, self._loop)
+        with self._gate:
+            if shut := self._shut:
+                work.close()
+            else:
+                self._calls.add(call)
+                self._loop.call_soon_threadsafe(call.start)
+        if shut:
+            raise SessionClosedError("the executor is closed", hint="Open a new one.")
         try:
-            return future.result()
-        except concurrent.futures.CancelledError:
-            raise SessionClosedError("the executor was closed while this call was under way") from None
-        except BaseException:
-            if not future.done():
-                future.cancel()
-                concurrent.futures.wait([future], timeout=5)
+            call.over.acquire()
+        except BaseException:  # an interrupt of this thread
+            self._loop.call_soon_threadsafe(call.cancel)
+            call.over.acquire(timeout=5)
             raise
+        finally:
+            self._calls.discard(call)
+        try:
+            return call.task.result()
+        except (asyncio.CancelledError, asyncio.InvalidStateError):
+            raise SessionClosedError("the executor was closed while this call was under way") from None
 
     def call(self, function: Any, *args: Any, **kwargs: Any) -> Any:
         """Call a function that is not a coroutine, in the loop's thread."""
@@ -85,12 +128,16 @@ class _Loop:
             await asyncio.wait(others, timeout=5)
 
     def close(self) -> None:
-        if self.closed:
-            return
+        with self._gate:
+            if self._shut:
+                return
+            self._shut = True
         with contextlib.suppress(Exception):
             asyncio.run_coroutine_threadsafe(self._let_go(), self._loop).result(timeout=10)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(timeout=10)
+        for call in list(self._calls):
+            call.abandon()
         if not self._thread.is_alive():
             self._loop.close()
 
@@ -113,6 +160,18 @@ class File(OutputFile):
         return where
 
 
+def _file(loop: _Loop, inner: AsyncFile) -> File:
+    file = File(**inner.model_dump())
+    file._inner, file._loop = inner, loop
+    return file
+
+
+def _with_files(loop: _Loop, result: R) -> R:
+    """A result whose files have the methods of this form."""
+    result.files = [_file(loop, file) if isinstance(file, AsyncFile) else file for file in result.files]
+    return result
+
+
 class Run:
     """A run in the background. See `AsyncRun`."""
 
@@ -129,6 +188,11 @@ class Run:
     def running(self) -> bool:
         """Whether it has not ended."""
         return self._inner.running
+
+    @property
+    def offset(self) -> int:
+        """Bytes of its output that `read` has given so far, of both streams."""
+        return self._inner.offset
 
     def write(self, data: bytes | str) -> None:
         """Send to its stdin."""
@@ -149,11 +213,11 @@ class Run:
 
     def resume(self, decisions: Mapping[str, bool | Decision], timeout: float | None = None) -> ExecResult:
         """Decide about pending calls, by their `call_id`, and `wait` again."""
-        return self._loop.run(self._inner.resume(decisions, timeout))
+        return _with_files(self._loop, self._loop.run(self._inner.resume(decisions, timeout)))
 
     def wait(self, timeout: float | None = None) -> ExecResult:
         """Its result; `running` or `awaiting_approval` when it has not ended. See `AsyncRun.wait`."""
-        return self._loop.run(self._inner.wait(timeout))
+        return _with_files(self._loop, self._loop.run(self._inner.wait(timeout)))
 
     def send_signal(self, number: int) -> None:
         """Signal its process group: `signal.SIGINT`, …"""
@@ -165,7 +229,7 @@ class Run:
 
     def kill(self) -> ExecResult:
         """End it and all that it started. Its result."""
-        return self._loop.run(self._inner.kill())
+        return _with_files(self._loop, self._loop.run(self._inner.kill()))
 
 
 class Session:
@@ -218,8 +282,13 @@ class Session:
         return self._inner.closed
 
     @property
+    def durable(self) -> bool:
+        """It takes a checkpoint after each run, and goes on from it when its sandbox is lost."""
+        return self._inner.durable
+
+    @property
     def lost(self) -> bool:
-        """Its sandbox is gone, and its files with it."""
+        """Its sandbox is gone, and its files with it; a durable one gets another at its next use."""
         return self._inner.lost
 
     def close(self) -> None:
@@ -235,13 +304,27 @@ class Session:
         """The skills that are staged: name → digest of the folder as it was brought."""
         return self._inner.staged
 
-    def put(self, dest: str, source: Source) -> None:
+    def put(self, dest: str, source: Source, *, executable: bool = False) -> None:
         """Write a file or a folder into the workspace."""
-        self._loop.run(self._inner.put(dest, source))
+        self._loop.run(self._inner.put(dest, source, executable=executable))
 
-    def read(self, path: str) -> bytes:
+    def stage_inputs(
+        self, inputs: Iterable[Input | str], *, artifacts: ArtifactStore | None = None
+    ) -> list[StagedInput]:
+        """Bring in what is named by reference. See `AsyncSession.stage_inputs`."""
+        return self._loop.run(self._inner.stage_inputs(inputs, artifacts=artifacts))
+
+    def read(self, path: str, *, limit: int | None = None) -> bytes:
         """The bytes of one file of the workspace."""
-        return self._loop.run(self._inner.read(path))
+        return self._loop.run(self._inner.read(path, limit=limit))
+
+    def list_files(self, path: str = ".", *, recursive: bool = False) -> list[FileInfo]:
+        """What a folder holds, sorted by path; with `recursive` also what its folders hold."""
+        return self._loop.run(self._inner.list_files(path, recursive=recursive))
+
+    def stat(self, path: str) -> FileInfo | None:
+        """What is at a path; None when nothing is. A link is told as one."""
+        return self._loop.run(self._inner.stat(path))
 
     def remove(self, path: str) -> None:
         """Remove a file or a folder with all it holds; a missing one is no error."""
@@ -255,12 +338,8 @@ class Session:
     ) -> Collected[File]:
         """The files that match the globs (default `out/**`), sorted by path. See `AsyncSession.collect`."""
         found = self._loop.run(self._inner.collect(*patterns, skill=skill, limits=limits))
-        return Collected(map(self._file, found), found.limits_hit, found.warnings)
-
-    def _file(self, inner: AsyncFile) -> File:
-        file = File(**inner.model_dump())
-        file._inner, file._loop = inner, self._loop
-        return file
+        files = [_file(self._loop, inner) for inner in found]
+        return Collected(files, found.limits_hit, found.warnings)
 
     def checkpoint(self) -> str:
         """Keep all files on the host, as the session's latest snapshot; its id."""
@@ -275,6 +354,7 @@ class Session:
         env: dict[str, str] | None = None,
         stdin: bytes | str | None = None,
         timeout: float | None = None,
+        inputs: Iterable[Input | str] = (),
         outputs: Iterable[str] = (),
         output_limits: OutputLimits | None = None,
         on_output: OnOutput | None = None,
@@ -292,6 +372,7 @@ class Session:
                 env=env,
                 stdin=stdin,
                 timeout=timeout,
+                inputs=inputs,
                 outputs=outputs,
                 output_limits=output_limits,
                 on_output=on_output,
@@ -301,8 +382,7 @@ class Session:
                 grant=grant,
             )
         )
-        result.files = [self._file(file) if isinstance(file, AsyncFile) else file for file in result.files]
-        return result
+        return _with_files(self._loop, result)
 
     def script(
         self,
@@ -315,6 +395,7 @@ class Session:
         timeout: float | None = None,
         style: Style = "auto",
         env: dict[str, str] | None = None,
+        inputs: Iterable[Input | str] = (),
         outputs: Iterable[str] | None = None,
         output_limits: OutputLimits | None = None,
         on_output: OnOutput | None = None,
@@ -331,14 +412,51 @@ class Session:
                 timeout=timeout,
                 style=style,
                 env=env,
+                inputs=inputs,
                 outputs=outputs,
                 output_limits=output_limits,
                 on_output=on_output,
                 max_output=max_output,
             )
         )
-        result.files = [self._file(file) if isinstance(file, AsyncFile) else file for file in result.files]
-        return result
+        return _with_files(self._loop, result)
+
+    def start_script(
+        self,
+        skill: str | os.PathLike[str],
+        path: str,
+        *,
+        input: Any = None,
+        args: Sequence[str] = (),
+        grant: Grant | None = None,
+        timeout: float | None = None,
+        style: Style = "auto",
+        env: dict[str, str] | None = None,
+        inputs: Iterable[Input | str] = (),
+        outputs: Iterable[str] | None = None,
+        output_limits: OutputLimits | None = None,
+        on_output: OnOutput | None = None,
+        max_output: int | None = None,
+    ) -> Run:
+        """Start a skill's script in the background. See `AsyncSession.start_script`."""
+        inner = self._loop.run(
+            self._inner.start_script(
+                skill,
+                path,
+                input=input,
+                args=args,
+                grant=grant,
+                timeout=timeout,
+                style=style,
+                env=env,
+                inputs=inputs,
+                outputs=outputs,
+                output_limits=output_limits,
+                on_output=on_output,
+                max_output=max_output,
+            )
+        )
+        return Run(self._loop, inner)
 
     def execute_code(
         self,
@@ -365,8 +483,11 @@ class Session:
                 max_output=max_output,
             )
         )
-        result.files = [self._file(file) if isinstance(file, AsyncFile) else file for file in result.files]
-        return result
+        return _with_files(self._loop, result)
+
+    def resume(self, run_id: str, decisions: Mapping[str, bool | Decision]) -> ExecResult:
+        """Go on with a run that waits for a decision. See `AsyncSession.resume`."""
+        return _with_files(self._loop, self._loop.run(self._inner.resume(run_id, decisions)))
 
     def start(
         self,
@@ -404,8 +525,9 @@ class Executor:
     """Runs skills in sandboxes. See `AsyncExecutor`.
 
     `skills`: roots, the first wins (default `$SKILLS_ROOT`, then `./skills`). `runtime`: `auto`, `container`,
-    `local`, or a `Runtime` of your own. `image`: see `Settings.image`. `grant`: what no run of any session
-    gets more than (default: no such bound). `settings`: everything else.
+    `local`, or a `Runtime` of your own. `image`: see `Settings.image`. `pool`: sandboxes started ahead
+    (default: none). `grant`: what no run of any session gets more than (default: no such bound). `settings`:
+    everything else.
     """
 
     def __init__(
@@ -414,13 +536,20 @@ class Executor:
         skills: Sequence[str | os.PathLike[str]] | None = None,
         runtime: str | Runtime | None = None,
         image: str | None = None,
+        pool: PoolSettings | None = None,
         grant: Grant | None = None,
         settings: Settings | None = None,
     ) -> None:
         self._loop = _Loop()
         try:
             self._inner: AsyncExecutor = self._loop.call(
-                AsyncExecutor, skills=skills, runtime=runtime, image=image, grant=grant, settings=settings
+                AsyncExecutor,
+                skills=skills,
+                runtime=runtime,
+                image=image,
+                pool=pool,
+                grant=grant,
+                settings=settings,
             )
         except BaseException:
             self._loop.close()
@@ -449,7 +578,7 @@ class Executor:
 
     @property
     def store(self) -> Store:
-        """Where checkpoints are kept."""
+        """Where sessions are kept."""
         return self._inner.store
 
     @property
@@ -461,6 +590,11 @@ class Executor:
     def grant(self) -> Grant | None:
         """What no run gets more than."""
         return self._inner.grant
+
+    @property
+    def layers(self) -> Layers:
+        """Dependencies of skills: what a session gets of them."""
+        return self._inner.layers
 
     @property
     def why(self) -> str:
@@ -481,19 +615,27 @@ class Executor:
         return self._loop.run(self._inner.choose_runtime())
 
     def session(
-        self, session_id: str | None = None, *, limits: Limits | None = None, grant: Grant | None = None
+        self,
+        session_id: str | None = None,
+        *,
+        limits: Limits | None = None,
+        grant: Grant | None = None,
+        durable: bool = False,
     ) -> Session:
         """A session, started at its first use or by `with`. The open one when the id is in use."""
         self.choose_runtime()
-        return Session(
-            self._loop, self._loop.call(self._inner.session, session_id, limits=limits, grant=grant)
-        )
+        options = {"limits": limits, "grant": grant, "durable": durable}
+        return Session(self._loop, self._loop.call(self._inner.session, session_id, **options))
 
     def restore(
-        self, session_id: str, *, limits: Limits | None = None, grant: Grant | None = None
+        self,
+        session_id: str,
+        *,
+        limits: Limits | None = None,
+        grant: Grant | None = None,
+        durable: bool = False,
     ) -> Session:
-        """A session that begins with the files of the latest `checkpoint()` under this id."""
+        """A session that begins with the files of the latest checkpoint under this id."""
         self.choose_runtime()
-        return Session(
-            self._loop, self._loop.call(self._inner.restore, session_id, limits=limits, grant=grant)
-        )
+        options = {"limits": limits, "grant": grant, "durable": durable}
+        return Session(self._loop, self._loop.call(self._inner.restore, session_id, **options))

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from executor.channel.tunnels import Tunnel
 from executor.errors import ProtocolError
 from executor.guest import wire
 
@@ -33,14 +34,20 @@ class CallTooLarge(Exception):
 class Bridge(Protocol):
     """What a run needs to have calls: see `executor.bridge`."""
 
-    def begin(self, timeout: float | None, pause: Callable[[], None], resume: Callable[[], None]) -> None:
-        """The run has started."""
+    def begin(self, timeout: float | None, hold: Callable[[bool, bool], None]) -> None:
+        """The run has started; `hold` is `RunHandle.hold`."""
 
     def incoming(self, request: CallRequest) -> None:
         """A call has come."""
 
+    def connected(self, tunnel: Tunnel) -> None:
+        """A script has connected to its proxy."""
+
     def revoke(self, why: str) -> None:
         """The run is over or about to be; may be called again."""
+
+    async def settled(self) -> None:
+        """Returns when nothing that the run asked for is still taking effect."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +63,8 @@ class Door:
     """Calls that the guest may have under way at one time."""
     argument: int
     """Bytes of one request that it passes on."""
+    proxy: dict[str, Any] | None = None
+    """`connections` at one time and the `variables` that name the proxy; None for a run without network."""
 
 
 class CallRequest:

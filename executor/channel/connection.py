@@ -14,10 +14,18 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from executor.channel.attestation import Expected, check_attestation
-from executor.channel.calls import GONE, CallRequest
+from executor.channel.calls import GONE, Bridge, CallRequest
 from executor.channel.files import ContentReader, FileRequest, Listing, ListingReader, path_error
 from executor.channel.runs import RunHandle, RunSpec
-from executor.errors import ExecutorError, ProtocolError, SandboxError, SandboxLostError, SandboxStartError
+from executor.channel.tunnels import Tunnel
+from executor.errors import (
+    ExecutorError,
+    ProtocolError,
+    SandboxError,
+    SandboxLostError,
+    SandboxStartError,
+    SessionClosedError,
+)
 from executor.guest import bundle, records, wire
 from executor.runtimes.base import Sandbox
 
@@ -39,8 +47,8 @@ class Channel:
         self._connection = wire.Connection(wire.HOST)
         self._requests: dict[int, RunHandle | FileRequest] = {}
         self._next = 1
-        self._calls: dict[int, CallRequest] = {}
-        self._answered: set[CallRequest] = set()
+        self._calls: dict[int, CallRequest | Tunnel] = {}
+        self._answered: set[CallRequest | Tunnel] = set()
         self._hello: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
         self._on_broken = on_broken
         self._heard = time.monotonic()
@@ -48,6 +56,8 @@ class Channel:
         self._drained: asyncio.Future[None] | None = None
         self._flushing = False
         self.broken: ExecutorError | None = None
+        self.python = ""
+        """Version of the Python that runs the guest, which is the image's."""
 
     # -- life --
 
@@ -80,6 +90,7 @@ class Channel:
         except SandboxStartError as error:
             self.break_off(error, tell=False)
             raise
+        self.python = str(body["python"])[:20]
         self._heartbeat = asyncio.get_running_loop().create_task(self._beat())
 
     def close(self) -> None:
@@ -87,7 +98,7 @@ class Channel:
         if self.broken is None:
             self._connection.control(wire.GOODBYE, 0, {})
             self.flush()
-        self.break_off(SandboxLostError("the session was closed"), tell=False)
+        self.break_off(SessionClosedError("the session was closed", hint="Open a new one."), tell=False)
 
     def break_off(self, error: ExecutorError, *, tell: bool = True) -> None:
         """Poison the channel: everything pending and everything later fails with `error`."""
@@ -151,6 +162,8 @@ class Channel:
     def _event(self, event: wire.Event) -> None:
         if event.type == wire.CALL:
             self._call(event.stream, event.body)
+        elif event.type == wire.TUNNEL:
+            self._tunnel(event.stream, event.body)
         elif event.stream:
             request = self._requests.get(event.stream) or self._calls.get(event.stream)
             if request is not None:
@@ -165,12 +178,38 @@ class Channel:
         """A call is handed to the bridge of the run that it names, if that is alive and has one."""
         call = CallRequest(self, stream, body)
         self._calls[stream] = call
+        bridge = self._bridge_of(body)
+        if bridge is not None:
+            bridge.incoming(call)
+        else:
+            call.reply(GONE[call.form])
+
+    def _tunnel(self, stream: int, body: dict[str, Any]) -> None:
+        tunnel = Tunnel(self, stream)
+        self._calls[stream] = tunnel
+        bridge = self._bridge_of(body)
+        if bridge is not None:
+            bridge.connected(tunnel)
+        else:
+            tunnel.close()
+
+    def _bridge_of(self, body: dict[str, Any]) -> Bridge | None:
         number = body.get("run")
         run = self._requests.get(number) if type(number) is int else None
         if isinstance(run, RunHandle) and run.spec.door is not None and not run.has_ended:
-            run.spec.door.bridge.incoming(call)
-        else:
-            call.reply(GONE[call.form])
+            return run.spec.door.bridge
+        return None
+
+    def end_tunnel(self, stream: int, *, cut: bool) -> None:
+        """Say the last word of a tunnel."""
+        if self.broken is None and stream in self._calls:
+            self._answered.add(self._calls[stream])
+            self._connection.control(wire.RESULT, stream, {})
+            if cut:
+                self._connection.cut(stream, wire.CONTENT)
+            else:
+                self._connection.data(stream, wire.CONTENT, b"", end=True)
+            self.flush()
 
     def answer(self, stream: int, payload: bytes) -> None:
         """Queue and write the answer of a call."""
@@ -238,8 +277,17 @@ class Channel:
         """The request has its answer."""
         self._requests.pop(stream, None)
 
-    async def send(self, stream: int, channel: int, data: Any, *, end: bool = False, doing: str = "") -> None:
-        """Queue bytes and wait while too many are queued.
+    async def send(
+        self,
+        stream: int,
+        channel: int,
+        data: Any,
+        *,
+        end: bool = False,
+        doing: str = "",
+        high: int = HIGH_WATER,
+    ) -> None:
+        """Queue bytes and wait while more than `high` are queued.
 
         A script may leave its stdin unread for as long as it likes. With `doing`, the guest itself has to
         take what is sent: one that takes nothing for STALL seconds is lost.
@@ -250,7 +298,7 @@ class Channel:
         seen, since = -1, 0.0
         while (
             self.broken is None
-            and (queued := self._connection.queued(stream, channel)) > HIGH_WATER
+            and (queued := self._connection.queued(stream, channel)) > high
             and self._connection.is_open(stream)
         ):
             now = time.monotonic()
@@ -286,7 +334,7 @@ class Channel:
 
     async def run(self, spec: RunSpec) -> RunHandle:
         """Start a run. It is under way when this returns; `wait` for its report."""
-        words = [spec.cwd, *spec.argv, *(key + b"=" + value for key, value in spec.env.items())]
+        words = [spec.cwd, *spec.argv, *[key + b"=" + value for key, value in spec.env.items()]]
         blob = records.join_names(words)
         streaming = spec.on_output is not None or spec.interactive
         stream = self._open_stream()
@@ -303,7 +351,12 @@ class Channel:
             "tail": list(spec.tail),
         }
         if (door := spec.door) is not None:
-            body["bridge"] = {"name": door.name, "calls": door.calls, "argument": door.argument}
+            body["bridge"] = {
+                "name": door.name,
+                "calls": door.calls,
+                "argument": door.argument,
+                "proxy": door.proxy,
+            }
         self._connection.control(wire.RUN, stream, body)
         self._requests[stream] = handle
         if door is not None:
@@ -324,24 +377,20 @@ class Channel:
         caller_was_slow = True
         stopped = 0.0
         while True:
-            try:
-                await asyncio.wait_for(asyncio.shield(handle.report), deadline)
+            if await handle.reported(deadline):
                 return
-            except TimeoutError:
-                if not handle.has_ended and handle.stopped > stopped:
-                    deadline = max(0.05, handle.stopped - stopped)  # what its clock stood still meanwhile
-                    stopped = handle.stopped
-                    continue
-                slow = handle.waits_for_caller
-                if not slow and not (caller_was_slow and handle.has_ended):
-                    error = SandboxLostError(
-                        f"the sandbox did not report the end of run {spec.run_id} in time"
-                    )
-                    self.break_off(error)
-                    raise error from None
-                # One round more after the caller caught up, for what the guest had to hold back.
-                caller_was_slow = slow
-                deadline = EXIT_MARGIN
+            if not handle.has_ended and handle.stopped > stopped:
+                deadline = max(0.05, handle.stopped - stopped)  # what its clock stood still meanwhile
+                stopped = handle.stopped
+                continue
+            slow = handle.waits_for_caller
+            if not slow and not (caller_was_slow and handle.has_ended):
+                error = SandboxLostError(f"the sandbox did not report the end of run {spec.run_id} in time")
+                self.break_off(error)
+                raise error
+            # One round more after the caller caught up, for what the guest had to hold back.
+            caller_was_slow = slow
+            deadline = EXIT_MARGIN
 
     # -- files --
 

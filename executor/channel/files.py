@@ -104,7 +104,7 @@ def _retrieve(future: asyncio.Future[dict[str, Any]]) -> None:
 
 def path_error(number: int, path: bytes | str, doing: str) -> ExecutorError:
     """An errno from inside as an error for the caller."""
-    shown = os.fsdecode(path) if isinstance(path, bytes) else path
+    shown = path.decode("utf-8", "surrogateescape") if isinstance(path, bytes) else path
     text = os.strerror(number) if 0 < number < 134 else f"errno {number}"
     if number in (18, 40, 22, 36):  # EXDEV, ELOOP, EINVAL, ENAMETOOLONG
         return BadPathError(

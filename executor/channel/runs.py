@@ -130,6 +130,7 @@ class RunHandle:
         }
         self.report: asyncio.Future[ExitReport] = asyncio.get_running_loop().create_future()
         self.report.add_done_callback(_retrieve)
+        self._waiters: list[asyncio.Future[None]] = []
         self.changed = asyncio.Event()
         """Set whenever output came or the run ended; a reader clears it."""
         self._exit: ExitReport | None = None
@@ -142,6 +143,11 @@ class RunHandle:
         self.callback_error: BaseException | None = None
         self._stopped = 0.0
         self._paused_at: float | None = None
+
+    @property
+    def channel(self) -> Any:
+        """The channel that it runs over."""
+        return self._channel
 
     # -- what a caller may do --
 
@@ -170,17 +176,14 @@ class RunHandle:
                 body["grace_ms"] = int(grace * 1000)
             self._channel.control(wire.SIGNAL, self.stream, body)
 
-    def pause(self) -> None:
-        """Stop the run and its clock."""
-        if self._paused_at is None and self._exit is None:
+    def hold(self, stopped: bool, frozen: bool) -> None:
+        """Stop its clock or let it go on; `frozen`: its processes stand still too."""
+        if stopped and self._paused_at is None:
             self._paused_at = time.monotonic()
-            self._channel.control(wire.SIGNAL, self.stream, {"pause": True})
-
-    def resume(self) -> None:
-        """Let it go on where it was."""
-        if self._paused_at is not None:
+        elif not stopped and self._paused_at is not None:
             self._stopped, self._paused_at = self.stopped, None
-            self._channel.control(wire.SIGNAL, self.stream, {"pause": False})
+        if self._exit is None:
+            self._channel.control(wire.SIGNAL, self.stream, {"hold": [stopped, frozen]})
 
     @property
     def stopped(self) -> float:
@@ -190,6 +193,28 @@ class RunHandle:
     def _revoke(self, why: str) -> None:
         if self.spec.door is not None:
             self.spec.door.bridge.revoke(why)
+
+    async def reported(self, timeout: float | None) -> bool:
+        """Wait for the report, at most so many seconds; whether it came. Raises what ended the run instead.
+
+        On the path of every run: one turn of the loop from the report to its waiter, where `wait_for` and
+        `shield` take three.
+        """
+        if not self.report.done():
+            loop = asyncio.get_running_loop()
+            waiter: asyncio.Future[None] = loop.create_future()
+            self._waiters.append(waiter)
+            timer = None if timeout is None else loop.call_later(timeout, _wake, waiter)
+            try:
+                await waiter
+            finally:
+                self._waiters.remove(waiter)
+                if timer is not None:
+                    timer.cancel()
+        if not self.report.done():
+            return False
+        self.report.result()
+        return True
 
     # -- what the channel calls --
 
@@ -209,7 +234,7 @@ class RunHandle:
         elif event.type == wire.STARTED:
             self.pid = event.body.get("pid") if isinstance(event.body.get("pid"), int) else None
             if self.spec.door is not None:
-                self.spec.door.bridge.begin(self.spec.timeout, self.pause, self.resume)
+                self.spec.door.bridge.begin(self.spec.timeout, self.hold)
         elif event.type == wire.EXIT:
             try:
                 self._exit = ExitReport.model_validate(event.body)
@@ -222,7 +247,7 @@ class RunHandle:
         self._revoke("the sandbox was lost")
         if not self.report.done():
             self.report.set_exception(error)
-        self.changed.set()
+        self._over()
 
     def _data(self, channel: int, data: bytes, end: bool) -> None:
         if end:
@@ -281,7 +306,17 @@ class RunHandle:
         if not self.report.done():
             self.report.set_result(self._exit)
         self._channel.forget(self.stream)
+        self._over()
+
+    def _over(self) -> None:
+        for waiter in self._waiters:
+            _wake(waiter)
         self.changed.set()
+
+
+def _wake(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)
 
 
 def _retrieve(future: asyncio.Future[ExitReport]) -> None:

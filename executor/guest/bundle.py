@@ -1,7 +1,8 @@
 """The guest as one file of source, the way it travels into a sandbox.
 
-`wire`, `records`, `door` and `agent` are joined into one module: their imports of each other are dropped, the
-rest is kept to the letter. An image may carry it compiled; its `executor.guest` label then holds `digest()`.
+`wire`, `records`, `proxy`, `door` and `agent` are joined into one module: their imports of each other are
+dropped, the rest is kept to the letter. An image may carry it compiled; its `executor.guest` label then holds
+`digest()`.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import re
 from functools import cache
 from importlib import resources
 
-PARTS = ("wire.py", "records.py", "door.py", "agent.py")
+PARTS = ("wire.py", "records.py", "proxy.py", "door.py", "agent.py")
 _OWN_IMPORTS = re.compile(r"^[ ]*from executor\.guest\.?\w* import (\([^)]*\)|[^\n]*)\n", re.MULTILINE)
 
 

@@ -26,6 +26,7 @@ import struct
 import time
 from collections import deque
 
+from executor.guest.proxy import Proxy
 from executor.guest.records import FOLDER, LINK, Chunk, RecordReader, Whole, check_relative
 from executor.guest.wire import ARGS, CALL, CANCEL, CONTENT, MAX_CALLS
 
@@ -84,6 +85,7 @@ class Door:
         self.calls = 0
         self.held = 0
         self.closed = False
+        self.proxy: Optional[Proxy] = Proxy(agent, run, spec["proxy"]) if spec.get("proxy") else None
         os.mkdir(self.folder, 0o700)
 
     # -- files --
@@ -121,7 +123,8 @@ class Door:
 
     # -- listening --
 
-    def open(self) -> None:
+    def open(self, environment: Dict[bytes, bytes]) -> None:
+        """Listen; where the run has to know of it, its environment says it."""
         import _socket
 
         path = self.folder + b"/s"
@@ -140,6 +143,8 @@ class Door:
             listener.setblocking(False)
             listener.listen(64)
         self.listen()
+        if self.proxy is not None:
+            self.proxy.open(environment)
 
     def listen(self) -> None:
         """Take clients again, if there is room."""
@@ -272,6 +277,8 @@ class Door:
             client.drop()
         for listener in self.listeners:
             listener.close()
+        if self.proxy is not None:
+            self.proxy.close()
         try:
             os.unlink(self.folder + b"/s")
         except OSError:

@@ -47,8 +47,7 @@ class RecordError(Exception):
     """The bytes are not records of this format."""
 
 
-class Chunk(bytes):
-    """A piece of the content of the record before it."""
+Chunk = bytes  # a piece of the content of the record before it
 
 
 class Whole:
@@ -88,14 +87,13 @@ class RecordReader:
     """Bytes in, records and their content out."""
 
     def __init__(self) -> None:
-        self._buffer = bytearray()
+        self._buffer = b""  # the beginning of a header, a name or a length
         self._content = False
         self._chunk_left = 0
 
     def feed(self, data: bytes) -> Iterator[Union[Record, Chunk, Whole]]:
         """Everything that the bytes so far complete. RecordError when they cannot be records."""
-        buffer = self._buffer
-        buffer += data
+        buffer = self._buffer + data if self._buffer else bytes(data)
         at, size = 0, len(buffer)
         try:
             while True:
@@ -103,7 +101,7 @@ class RecordReader:
                     if at == size:
                         return
                     take = min(self._chunk_left, size - at)
-                    piece = Chunk(buffer[at : at + take])
+                    piece = buffer[at : at + take]
                     at += take
                     self._chunk_left -= take
                     yield piece
@@ -140,12 +138,12 @@ class RecordReader:
                     end = at + _RECORD.size + length
                     if size < end:
                         return
-                    name = bytes(buffer[at + _RECORD.size : end])
+                    name = buffer[at + _RECORD.size : end]
                     at = end
                     self._content = bool(flags)
                     yield Record(kind, mode, file_size, mtime, name, self._content)
         finally:
-            del buffer[:at]
+            self._buffer = buffer[at:]
 
     @property
     def idle(self) -> bool:
@@ -162,10 +160,11 @@ def split_names(blob: bytes) -> List[bytes]:
 
 def join_names(names: List[bytes]) -> bytes:
     """The reverse of `split_names`. ValueError for a name with a NUL."""
-    for name in names:
-        if b"\0" in name:
-            raise ValueError("a NUL byte cannot be part of an argument, a variable or a path: %r" % name[:80])
-    return b"".join(name + b"\0" for name in names)
+    blob = b"".join([name + b"\0" for name in names])
+    if blob.count(b"\0") != len(names):
+        wrong = next(name for name in names if b"\0" in name)
+        raise ValueError("a NUL byte cannot be part of an argument, a variable or a path: %r" % wrong[:80])
+    return blob
 
 
 def check_relative(name: bytes) -> Tuple[bytes, ...]:

@@ -10,8 +10,8 @@ Rules
  2. No payload is longer than MAX_FRAME. A longer length is refused before anything is allocated.
  3. Control payloads are JSON objects of at most MAX_CONTROL bytes and MAX_DEPTH levels, UTF-8, without
     duplicate keys, NaN, infinities or lone surrogates. DATA and PING payloads are raw bytes.
- 4. Stream 0 is the connection. Odd streams are opened by the host (RUN, FILE), even ones by the guest (CALL),
-    each id higher than the last of its kind.
+ 4. Stream 0 is the connection. Odd streams are opened by the host (RUN, FILE), even ones by the guest (CALL,
+    TUNNEL), each id higher than the last of its kind.
  5. The first frame of each side is HELLO, and there is one.
  6. DATA may be sent only within the credit that the receiver gave for that (stream, channel); each begins
     with its opener's WINDOWS. END closes a channel: nothing follows it there.
@@ -44,13 +44,15 @@ MAX_CONTROL = 16 * 1024  # bounds what JSON parsing may cost
 MAX_DEPTH = 16  # more than any control payload has, far below a parser's recursion
 WINDOW = 1024 * 1024  # credit of a fresh channel: 16 full frames keep a 1 ms round trip at 1 GB/s
 MAX_STREAMS = 4096  # of the host's, open at one time; a host that needs more has lost count
-MAX_CALLS = 1024  # of the guest's; each costs the host up to its window of CALL
+MAX_CALLS = 1024  # of the guest's, tunnels among them; each costs the host up to its window
 
 HELLO, RUN, STARTED, DATA, CREDIT, EXIT, FILE, REPLY, SIGNAL, PING, PONG, GOODBYE = range(1, 13)
-CALL, RESULT, CANCEL = range(13, 16)
+CALL, RESULT, CANCEL, TUNNEL = range(13, 17)
 NAMES = dict(
     enumerate(
-        "HELLO RUN STARTED DATA CREDIT EXIT FILE REPLY SIGNAL PING PONG GOODBYE CALL RESULT CANCEL".split(), 1
+        "HELLO RUN STARTED DATA CREDIT EXIT FILE REPLY SIGNAL PING PONG GOODBYE"
+        " CALL RESULT CANCEL TUNNEL".split(),
+        1,
     )
 )
 
@@ -71,6 +73,7 @@ CONTROL_RULES = {
     EXIT: ((GUEST,), ENDS),
     REPLY: ((GUEST,), ENDS),
     CALL: ((GUEST,), OPENS),
+    TUNNEL: ((GUEST,), OPENS),
     CANCEL: ((GUEST,), WITHIN),
     RESULT: ((HOST,), ENDS),
 }
@@ -79,12 +82,15 @@ CHANNELS = {
     RUN: ((STDIN, ARGS, CONTENT), (STDOUT, STDERR)),
     FILE: ((ARGS, CONTENT), (CONTENT,)),
     CALL: ((CONTENT,), (ARGS,)),
+    TUNNEL: ((CONTENT,), (ARGS,)),
 }
-# Credit of a fresh channel by what opened its stream: a call that the host has not looked at costs little.
-WINDOWS = {RUN: WINDOW, FILE: WINDOW, CALL: 64 * 1024}
+# Credit of a fresh channel by what opened its stream: a call that the host has not looked at costs little,
+# and a tunnel whose reader has stopped holds little.
+WINDOWS = {RUN: WINDOW, FILE: WINDOW, CALL: 64 * 1024, TUNNEL: 256 * 1024}
 # The frame that must end a stream, by what opened it, and the streams that a frame within may speak of.
-LAST_WORD = {RUN: EXIT, FILE: REPLY, CALL: RESULT}
-SPEAKS_OF = {SIGNAL: (RUN, FILE), STARTED: (RUN, FILE), CANCEL: (CALL,)}
+LAST_WORD = {RUN: EXIT, FILE: REPLY, CALL: RESULT, TUNNEL: RESULT}
+SPEAKS_OF = {SIGNAL: (RUN, FILE), STARTED: (RUN, FILE), CANCEL: (CALL, TUNNEL)}
+OF_THE_GUEST = (CALL, TUNNEL)  # streams that the guest opens
 
 _HEADER = struct.Struct(">IBBHI")
 HEADER_SIZE = _HEADER.size
@@ -162,9 +168,12 @@ def parse_control(payload: bytes, most: int = MAX_CONTROL, deepest: int = MAX_DE
     return found
 
 
+_encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False, ensure_ascii=False).encode
+
+
 def dump_control(body: Body) -> bytes:
     """The payload of a control frame. ValueError when it would not be accepted."""
-    payload = json.dumps(body, separators=(",", ":"), allow_nan=False, ensure_ascii=False).encode("utf-8")
+    payload = _encode(body).encode("utf-8")
     if len(payload) > MAX_CONTROL:
         raise ValueError("control payload of %d bytes, at most %d" % (len(payload), MAX_CONTROL))
     return payload
@@ -208,7 +217,7 @@ class Connection:
     def __init__(self, role: str) -> None:
         self.role = role
         self._peer = GUEST if role == HOST else HOST
-        self._buffer = bytearray()
+        self._buffer = b""  # the beginning of a frame
         self._streams: Dict[int, _Stream] = {}
         self._last_opened = [0, 0]  # the guest's, which are even, and the host's
         self._open_calls = 0
@@ -225,8 +234,7 @@ class Connection:
         """Feed bytes from the peer, in pieces of any size. Raises ProtocolError for good at a breach."""
         if self._broken:
             raise ProtocolError(self._broken)
-        buffer = self._buffer
-        buffer += data
+        buffer = self._buffer + data if self._buffer else data
         events: List[Event] = []
         position, available = 0, len(buffer)
         try:
@@ -240,12 +248,12 @@ class Connection:
                 if available - start < length:
                     break
                 position = start + length
-                self._frame(kind, flags, channel, stream, bytes(buffer[start:position]), events)
+                self._frame(kind, flags, channel, stream, buffer[start:position], events)
         except ProtocolError as error:
             self._broken = str(error)
-            buffer.clear()
+            self._buffer = b""
             raise
-        del buffer[:position]
+        self._buffer = buffer[position:]
         return events
 
     def _frame(
@@ -352,7 +360,7 @@ class Connection:
         return stream & 1 == mine and 0 < stream <= self._last_opened[mine]
 
     def _open(self, stream: int, kind: int) -> None:
-        calls = kind == CALL
+        calls = kind in OF_THE_GUEST
         if stream & 1 == calls or stream <= self._last_opened[stream & 1]:
             raise ProtocolError("%s on stream %d" % (NAMES[kind], stream))
         if calls and self._open_calls >= MAX_CALLS:
@@ -370,7 +378,7 @@ class Connection:
             ends_missing = known.to_come
         if known.final and not ends_missing:
             del self._streams[stream]
-            self._open_calls -= known.opener == CALL
+            self._open_calls -= known.opener in OF_THE_GUEST
             for channel in known.send_credit:
                 self._bulk.pop((stream, channel), None)
                 self._queued.pop((stream, channel), None)
@@ -432,7 +440,7 @@ class Connection:
 
     @property
     def open_calls(self) -> int:
-        """Calls that are not over."""
+        """Calls and tunnels that are not over."""
         return self._open_calls
 
     def consumed(self, stream: int, channel: int, size: int) -> None:

@@ -34,6 +34,7 @@ BAKED_GUEST = "/usr/lib/executor/guest.pyc"
 OWN_NAMESPACES = ("ipc", "mnt", "net", "pid", "uts")
 # Of which file systems and mount points a sandbox may have writable ones; a host compares (see attestation).
 WRITABLE = ("/workspace", "/skills", "/tmp", "/dev/shm")
+LAYERS = "/opt/layers"  # where a sandbox sees the layers of dependencies, read-only
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,8 @@ class SandboxSpec:
     inodes: int
     tmp: int
     shm: int
+    layers: str = ""
+    """Folder of the host with layers of dependencies, to be seen read-only at `LAYERS`; '' for none."""
     owner: str = ""
     """Who to ask whether this sandbox is still wanted: host, boot, process and start time of the owner."""
 
@@ -83,6 +86,8 @@ class Facts:
     """The host's own namespaces: none of these may appear inside. Empty when they cannot be known."""
     path: str = ""
     """PATH of the image's own, '' for the usual one."""
+    layers: bool = False
+    """Whether it sees the layers that were ordered."""
     rlimits: dict[str, int] = field(default_factory=dict)
     """rlimits that stand in for limits this machine could not set on the whole sandbox."""
     warnings: list[str] = field(default_factory=list)
@@ -129,6 +134,11 @@ class Stream(asyncio.Protocol):
         if self._ended:
             on_end()
 
+    @property
+    def ended(self) -> bool:
+        """No more will come: the other end is gone."""
+        return self._ended
+
     def write(self, buffers: Iterable[Any]) -> None:
         """Queue buffers. Stop calling it while `writable` is False."""
         if self.transport is not None and not self.transport.is_closing():
@@ -149,7 +159,8 @@ class Stream(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = transport
-        transport.set_write_buffer_limits(high=1 << 20)  # type: ignore[attr-defined]
+        # What a socket does not take at once, asyncio moves to the front again after every write: keep it short.
+        transport.set_write_buffer_limits(high=64 << 10)  # type: ignore[attr-defined]
 
     def data_received(self, data: bytes) -> None:
         self.deliver(data)
@@ -178,6 +189,8 @@ class Sandbox(ABC):
     facts: Facts
     sends_guest: bool = True
     """The guest's source has to be sent first; False when the image has it baked in."""
+    spare: bool = False
+    """It was started ahead; when it turns out to be gone, another one is as good."""
 
     @abstractmethod
     async def kill(self) -> None:
@@ -200,6 +213,13 @@ class Runtime(ABC):
     @abstractmethod
     async def start(self, spec: SandboxSpec) -> Sandbox:
         """Start a sandbox. SandboxStartError or RuntimeUnavailableError; nothing is left behind then."""
+
+    def reap(self) -> list[str]:
+        """Remove what dead owners of this runtime left on this machine, and nothing else. What was removed.
+
+        It blocks and is called from a thread of its own, at start and again and again.
+        """
+        return []
 
     async def close(self) -> None:  # noqa: B027  a runtime may have nothing to close
         """Release what the runtime itself holds. Sandboxes are killed by who started them."""

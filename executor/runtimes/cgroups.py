@@ -172,16 +172,23 @@ def _write(folder: Path, values: Sequence[tuple[str, object, bool]]) -> None:
                 raise
 
 
-def reap() -> None:
-    """Remove the empty groups of owners that are gone. Their names hold the owner's label."""
+def places() -> list[Path]:
+    """Where the groups of sandboxes are."""
     mounts = _mounts()
-    places = [mounts[c] / _own(c) for c in ("memory", "pids", "cpu") if c in mounts]
-    if "" in mounts:
-        places.append(mounts[""] / "executor")
-    for place in places:
+    found = [mounts[c] / _own(c) for c in ("memory", "pids", "cpu") if c in mounts]
+    return [*found, mounts[""] / "executor"] if "" in mounts else found
+
+
+def reap() -> list[str]:
+    """Remove the groups of owners that are gone, with what lives in them. Their names hold the owner."""
+    removed = []
+    for place in places():
         with contextlib.suppress(OSError):
             for folder in place.glob(PREFIX + "*"):
                 label = folder.name.removeprefix(PREFIX).partition("@")[2]
                 if label and is_dead(label):
-                    with contextlib.suppress(OSError):
-                        folder.rmdir()
+                    group = Cgroup([folder], folder)
+                    group.kill()
+                    group.remove()
+                    removed.append(folder.name)
+    return list(dict.fromkeys(removed))

@@ -14,9 +14,9 @@ import errno
 import os
 import secrets
 import socket
-import struct
 import threading
 import time
+from collections.abc import Mapping
 from typing import Any
 
 import docker
@@ -25,8 +25,6 @@ import requests
 from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
 from executor.errors import (
-    EngineDownError,
-    EngineForbiddenError,
     ExecutorError,
     ImageMissingError,
     RuntimeUnavailableError,
@@ -36,14 +34,24 @@ from executor.guest import bundle
 from executor.runtimes.base import (
     BAKED_GUEST,
     BOOTSTRAP,
+    LAYERS,
     PYTHON_FLAGS,
     Facts,
     Runtime,
     Sandbox,
     SandboxSpec,
-    Stream,
     namespaces_of_host,
 )
+from executor.runtimes.engine import (
+    FAILURES,
+    AttachedStream,
+    engine_error,
+    engine_time,
+    errno_of,
+    plain_socket,
+    remove_container,
+)
+from executor.runtimes.options import applied, check
 from executor.runtimes.owner import UidSlot, boot_id, is_dead, owner_label
 from executor.runtimes.seccomp import docker_profile
 
@@ -52,7 +60,8 @@ LABEL_OWNER = "executor.owner"
 LABEL_SESSION = "executor.session"
 LABEL_GUEST = "executor.guest"
 API_TIMEOUT = 30
-LONGEST_LIFE = 24 * 3600  # a container older than this whose owner cannot be asked is taken for dead
+KILL_TIMEOUT = 10.0  # after which nobody waits for the engine to remove a container; it goes on trying
+NAMES = 3  # tries to find a name that no other container has
 
 # What the engine masks by itself, and what else speaks of the host.
 MASKED_PATHS = [
@@ -144,6 +153,8 @@ def create_body(
         "MaskedPaths": list(MASKED_PATHS),
         "ReadonlyPaths": list(READONLY_PATHS),
     }
+    if spec.layers:
+        host["Mounts"] = [{"Type": "bind", "Source": spec.layers, "Target": LAYERS, "ReadOnly": True}]
     if cgroup_v1:
         host["MemorySwappiness"] = 0  # unknown to version 2
     if engine_runtime:
@@ -174,34 +185,9 @@ def create_body(
     }
 
 
-class AttachedStream(Stream):
-    """The engine's attach stream: an 8-byte header (stream, 0, 0, 0, length) before every piece."""
-
-    _head = struct.Struct(">BxxxL")
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._buffer = bytearray()
-        self.stderr = b""
-
-    def data_received(self, data: bytes) -> None:
-        buffer = self._buffer
-        buffer += data
-        at = 0
-        pieces: list[bytes] = []
-        while len(buffer) - at >= 8:
-            kind, length = self._head.unpack_from(buffer, at)
-            if len(buffer) - at - 8 < length:
-                break
-            piece = bytes(buffer[at + 8 : at + 8 + length])
-            at += 8 + length
-            if kind == 1:
-                pieces.append(piece)
-            else:
-                self.stderr = (self.stderr + piece)[-8192:]
-        del buffer[:at]
-        if pieces:
-            self.deliver(pieces[0] if len(pieces) == 1 else b"".join(pieces))
+def container_name() -> str:
+    """A name that no other container has."""
+    return f"executor-{secrets.token_hex(8)}"
 
 
 class ContainerSandbox(Sandbox):
@@ -209,27 +195,45 @@ class ContainerSandbox(Sandbox):
 
     runtime = "container"
 
-    def __init__(self, api: Any) -> None:
+    def __init__(self, api: Any, left: set[str], open_ones: set[ContainerSandbox]) -> None:
         self._api = api
+        self._open = open_ones
+        self._open.add(self)
+        self.loop = asyncio.get_running_loop()
+        self._left = left
+        """Names of containers that nobody wants and that may be there; shared with the reaper."""
         self.stream: AttachedStream = AttachedStream()
-        self.id = ""
+        self.name = ""
+        """Known before the container exists, so that one whose create times out is removed too."""
+        self.making = threading.Lock()
+        """Held while the engine makes it, which goes on when its caller is cancelled."""
+        self.socket: socket.socket | None = None
         self.slot: UidSlot | None = None
-        self.started_at = time.time()
+        self.unwanted = False
+        self.uncertain = False
+        """The engine was asked to make it and never answered: it may come yet."""
         self._removal: asyncio.Task[None] | None = None
 
     async def kill(self) -> None:
         self.stream.close()  # first: see the top of this file
+        self.unwanted = True
         if self._removal is None:
-            self._removal = asyncio.get_running_loop().create_task(self._remove())
-        await asyncio.shield(self._removal)
+            self._removal = self.loop.create_task(asyncio.to_thread(self.clear))
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(asyncio.shield(self._removal), KILL_TIMEOUT)
 
-    async def _remove(self) -> None:
-        try:
-            if self.id:
-                await asyncio.to_thread(remove_container, self._api, self.id)
-        finally:
+    def clear(self) -> None:
+        """Remove it and what belongs to it, in bounded time. From any thread, without a loop."""
+        with self.making:
+            if self.socket is not None:
+                self.socket.close()
+            if self.name:
+                self._left.add(self.name)
+                if remove_container(self._api, self.name) and not self.uncertain:
+                    self._left.discard(self.name)
             if self.slot is not None:
                 self.slot.release()
+        self._open.discard(self)
 
     async def post_mortem(self) -> tuple[str, str]:
         said = self.stream.stderr.decode("utf-8", "replace").strip()
@@ -246,66 +250,20 @@ class ContainerSandbox(Sandbox):
 
     def _events(self) -> list[dict[str, Any]]:
         """What the engine remembers of this container; it gives the past and returns."""
-        for _ in range(20):
+        deadline = time.monotonic() + 1  # one that stands still has not died, and does not
+        while True:
+            now = engine_time(self._api)  # its clock may differ from ours
             events = list(
                 self._api.events(
-                    since=int(self.started_at) - 1,
-                    until=int(time.time()) + 1,
-                    filters={"container": self.id, "event": ["oom", "die"]},
+                    since=1,
+                    until=now,
+                    filters={"container": self.name, "event": ["oom", "die"]},
                     decode=True,
                 )
             )
-            if any(event["Action"] == "die" for event in events):
+            if time.monotonic() > deadline or any(event["Action"] == "die" for event in events):
                 return events
             time.sleep(0.05)
-        return events
-
-
-def plain_socket(attached: Any) -> socket.socket:
-    """The attached connection as a socket that an event loop can watch.
-
-    A Unix or TCP socket is that already. TLS, SSH and named pipes are not: two threads copy between them and
-    a socket pair, and end with either side.
-    """
-    raw = getattr(attached, "_sock", attached)
-    if type(raw) is socket.socket:
-        try:
-            return socket.socket(fileno=os.dup(raw.fileno()))
-        finally:
-            attached.close()
-    raw.settimeout(None)
-    ours, theirs = socket.socketpair()
-
-    def copy(source: Any, target: Any) -> None:
-        with contextlib.suppress(OSError, ValueError):
-            while data := source.recv(65536):
-                target.sendall(data)
-        with contextlib.suppress(OSError):
-            theirs.shutdown(socket.SHUT_RDWR)
-        with contextlib.suppress(Exception):
-            attached.close()
-
-    for source, target in ((raw, theirs), (theirs, raw)):
-        threading.Thread(target=copy, args=(source, target), name="executor-attach", daemon=True).start()
-    return ours
-
-
-def remove_container(api: Any, container: str) -> None:
-    """Kill and remove, in bounded time; gone already is success."""
-    for delay in (0.05, 0.1, 0.2, 0.5, 1, 1, 2, 2):
-        try:
-            api.remove_container(container, force=True, v=True)
-        except docker.errors.NotFound:
-            return
-        except (docker.errors.APIError, requests.RequestException, OSError):
-            pass  # 409: being removed already; else the engine is away: tried again, then left to the reaper
-        try:
-            api.inspect_container(container)
-        except docker.errors.NotFound:
-            return
-        except (docker.errors.APIError, requests.RequestException, OSError):
-            pass
-        time.sleep(delay)
 
 
 class ContainerRuntime(Runtime):
@@ -314,8 +272,18 @@ class ContainerRuntime(Runtime):
     name = "container"
 
     def __init__(
-        self, *, docker_host: str | None = None, image: str = DEFAULT_IMAGE, engine_runtime: str = ""
+        self,
+        *,
+        docker_host: str | None = None,
+        image: str = DEFAULT_IMAGE,
+        engine_runtime: str = "",
+        options: Mapping[str, Any] | None = None,
     ) -> None:
+        """`options`: what the operator adds to every container; see `options.ALLOWED`. BadRequestError."""
+        check(options or {})
+        self._options = dict(options or {})
+        self._left: set[str] = set()
+        self._sandboxes: set[ContainerSandbox] = set()
         self._docker_host = docker_host or os.environ.get("DOCKER_HOST") or None
         self._image = image
         self._engine_runtime = engine_runtime
@@ -344,14 +312,13 @@ class ContainerRuntime(Runtime):
         try:
             api = self._client()
             info = api.info()
-        except (docker.errors.DockerException, requests.RequestException, OSError) as error:
+        except FAILURES as error:
             raise engine_error(error, self.address) from error
         if info.get("OSType", "linux") != "linux":
             raise RuntimeUnavailableError(
                 f"the engine at {self.address} runs {info.get('OSType')} containers; this needs Linux ones"
             )
         self._api, self._info = api, info
-        self.reap()
 
     @retry(
         retry=retry_if_exception_type(requests.ConnectionError),
@@ -367,13 +334,21 @@ class ContainerRuntime(Runtime):
         return docker.from_env(timeout=API_TIMEOUT, environment=environment).api
 
     def reap(self) -> list[str]:
-        """Remove the containers that dead owners left, and no others. Their names."""
+        """Remove the containers that dead owners left, and those of this process whose loop ended before they
+        did. The names of the sessions.
+        """
+        for sandbox in list(self._sandboxes):
+            if sandbox.loop.is_closed():
+                sandbox.unwanted = True
+                sandbox.clear()
+        api = self._api
         removed = []
-        for found in self._api.containers(all=True, filters={"label": LABEL_OWNER}):
-            labels = found.get("Labels") or {}
-            if is_dead(labels.get(LABEL_OWNER, "")):
-                remove_container(self._api, found["Id"])
-                removed.append(labels.get(LABEL_SESSION, found["Id"][:12]))
+        for found in api.containers(all=True, filters={"label": LABEL_OWNER}) if api is not None else ():
+            labels, name = found.get("Labels") or {}, (found.get("Names") or [""])[0].lstrip("/")
+            unwanted = is_dead(labels.get(LABEL_OWNER, "")) or name in self._left
+            if unwanted and remove_container(api, found["Id"]):
+                self._left.discard(name)
+                removed.append(labels.get(LABEL_SESSION) or name)
         return removed
 
     def _inspect_image(self, image: str) -> dict[str, Any]:
@@ -385,7 +360,7 @@ class ContainerRuntime(Runtime):
                 hint="Build ours with `executor images build`, or pull yours with `docker pull`; an image is "
                 "never pulled silently.",
             ) from None
-        except (docker.errors.DockerException, requests.RequestException, OSError) as error:
+        except FAILURES as error:
             raise engine_error(error, self.address) from error
         if (found.get("Config") or {}).get("Volumes"):
             raise SandboxStartError(
@@ -398,7 +373,7 @@ class ContainerRuntime(Runtime):
 
     async def start(self, spec: SandboxSpec) -> Sandbox:
         await self.check()
-        sandbox = ContainerSandbox(self._api)
+        sandbox = ContainerSandbox(self._api, self._left, self._sandboxes)
         try:
             await self._start(sandbox, spec)
         except BaseException:
@@ -407,26 +382,28 @@ class ContainerRuntime(Runtime):
         return sandbox
 
     async def _start(self, sandbox: ContainerSandbox, spec: SandboxSpec) -> None:
-        # A create that is cancelled half-way must still give its id to the one who removes it.
-        attached = asyncio.ensure_future(asyncio.to_thread(self._create, sandbox, spec))
-        try:
-            sock = await asyncio.shield(attached)
-        except asyncio.CancelledError:
-            with contextlib.suppress(Exception):
-                (await attached).close()
-            raise
+        await asyncio.to_thread(self._make, sandbox, spec)
+        sock, sandbox.socket = sandbox.socket, None
+        assert sock is not None
         sock.setblocking(False)
         await asyncio.get_running_loop().create_connection(lambda: sandbox.stream, sock=sock)
         await asyncio.to_thread(self._run, sandbox)
 
-    def _create(self, sandbox: ContainerSandbox, spec: SandboxSpec) -> socket.socket:
+    def _make(self, sandbox: ContainerSandbox, spec: SandboxSpec) -> None:
+        with sandbox.making:
+            if not sandbox.unwanted:
+                self._create(sandbox, spec)
+
+    def _create(self, sandbox: ContainerSandbox, spec: SandboxSpec) -> None:
         image = self._inspect_image(spec.image or self._image)
         config = image.get("Config") or {}
         baked = (config.get("Labels") or {}).get(LABEL_GUEST) == bundle.digest()
         sandbox.sends_guest = not baked
         sandbox.slot = UidSlot()
         uid = sandbox.slot.uid
-        sandbox.facts = Facts(uid=uid, gid=uid, namespaces=self._host_namespaces())
+        if spec.layers and not self.address.startswith("unix://"):  # it is a folder of this machine
+            spec = dataclasses.replace(spec, layers="")
+        sandbox.facts = Facts(uid, uid, namespaces=self._host_namespaces(), layers=bool(spec.layers))
         for variable in config.get("Env") or []:
             if variable.startswith("PATH="):
                 sandbox.facts.path = variable[5:]
@@ -447,20 +424,35 @@ class ContainerRuntime(Runtime):
             engine_runtime=self._engine_runtime,
         )
         try:
-            name = f"executor-{secrets.token_hex(8)}"
-            sandbox.id = name  # known before it exists, so that a create that times out is removed too
-            sandbox.id = self._api.create_container_from_config(body, name=name)["Id"]
+            self._named(sandbox, applied(body, self._options))
             attached = self._api.attach_socket(
-                sandbox.id, params={"stdin": 1, "stdout": 1, "stderr": 1, "stream": 1}
+                sandbox.name, params={"stdin": 1, "stdout": 1, "stderr": 1, "stream": 1}
             )
-        except (docker.errors.DockerException, requests.RequestException, OSError) as error:
+        except FAILURES as error:
             raise self._start_error(error) from error
-        return plain_socket(attached)
+        sandbox.socket = plain_socket(attached)
+
+    def _named(self, sandbox: ContainerSandbox, body: dict[str, Any]) -> None:
+        """Create it under a name that no other container has."""
+        for left in reversed(range(NAMES)):
+            sandbox.name = container_name()
+            try:
+                self._api.create_container_from_config(body, name=sandbox.name)
+                return
+            except docker.errors.APIError as error:
+                if error.status_code == 409:
+                    sandbox.name = ""  # somebody else's, and not to be removed
+                    if left:
+                        continue
+                raise
+            except FAILURES as error:
+                sandbox.uncertain = errno_of(error) not in (errno.ECONNREFUSED, errno.ENOENT, errno.EACCES)
+                raise
 
     def _run(self, sandbox: ContainerSandbox) -> None:
         try:
-            self._api.start(sandbox.id)
-        except (docker.errors.DockerException, requests.RequestException, OSError) as error:
+            self._api.start(sandbox.name)
+        except FAILURES as error:
             raise self._start_error(error) from error
 
     def _start_error(self, error: Exception) -> ExecutorError:
@@ -484,41 +476,3 @@ class ContainerRuntime(Runtime):
         if self._api is not None:
             self._api.close()
             self._api = None
-
-
-def engine_error(error: Exception, address: str) -> ExecutorError:
-    """A connection failure as the error that names its cause and the next step."""
-    text = str(error)
-    if "SSL" in text or "TLS" in text:
-        return EngineDownError(
-            f"the engine at {address} and this client do not agree on TLS: {text[-300:]}",
-            hint="Check DOCKER_TLS_VERIFY and the ca.pem, cert.pem and key.pem in DOCKER_CERT_PATH; a set "
-            "REQUESTS_CA_BUNDLE goes before them.",
-        )
-    if _errno_of(error) in (errno.EACCES, errno.EPERM) or "Permission denied" in text:
-        return EngineForbiddenError(
-            f"this user may not open the engine's socket at {address}",
-            hint="Add the user to the engine's group (that equals root on this machine), use a rootless "
-            "engine, or use --runtime local.",
-        )
-    number = _errno_of(error)
-    cause = os.strerror(number) if number else text[:200]
-    return EngineDownError(
-        f"no Docker engine answers at {address}: {cause}",
-        hint="Start it, point DOCKER_HOST to one, or use --runtime local.",
-    )
-
-
-def _errno_of(error: BaseException | None) -> int | None:
-    """The first errno in the chain of causes, which the SDK hides three levels deep."""
-    for _ in range(10):
-        if error is None:
-            return None
-        if isinstance(error, OSError) and error.errno:
-            return error.errno
-        inner = error.args[0] if error.args and isinstance(error.args[0], BaseException) else None
-        for argument in error.args[1:]:
-            if isinstance(argument, BaseException):
-                inner = argument
-        error = inner or error.__cause__ or error.__context__
-    return None

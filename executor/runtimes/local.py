@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import json
 import os
 import secrets
@@ -31,6 +32,7 @@ from executor.runtimes import cgroups
 from executor.runtimes.base import (
     BAKED_GUEST,
     BOOTSTRAP,
+    LAYERS,
     PYTHON_FLAGS,
     Facts,
     Runtime,
@@ -39,7 +41,7 @@ from executor.runtimes.base import (
     Stream,
     namespaces_of_host,
 )
-from executor.runtimes.owner import UidSlot, owner_label
+from executor.runtimes.owner import UidSlot, owner_label, reap_slots
 from executor.runtimes.seccomp import bpf_program
 
 INSIDE_UID = 1000  # what the session's own uid is called inside its user namespace
@@ -193,6 +195,8 @@ def arguments(
         args += ["--ro-bind-data", str(fd), path]
     if oom_file is not None:
         args += ["--ro-bind", oom_file, "/run/executor/oom"]
+    if spec.layers:
+        args += ["--ro-bind", spec.layers, LAYERS]
     return [*args, "--chdir", "/", "--remount-ro", "/dev", "--remount-ro", "/"]
 
 
@@ -206,14 +210,17 @@ class LocalSandbox(Sandbox):
 
     runtime = "local"
 
-    def __init__(self) -> None:
+    def __init__(self, open_ones: set[LocalSandbox]) -> None:
+        self._open = open_ones
+        self._open.add(self)
         self.stream = Stream()
         self.process: subprocess.Popen[bytes] | None = None
         self.slot: UidSlot | None = None
         self.cgroup: cgroups.Cgroup | None = None
         self.stderr = b""
+        self.loop = asyncio.get_running_loop()
         self._stderr_read: asyncio.Task[None] | None = None
-        self._killed = False
+        self._removal: asyncio.Task[None] | None = None
 
     def watch_stderr(self, fd: int) -> None:
         async def read() -> None:
@@ -230,33 +237,46 @@ class LocalSandbox(Sandbox):
         self._stderr_read = asyncio.get_running_loop().create_task(read())
 
     async def kill(self) -> None:
-        if self._killed:
-            return
-        self._killed = True
         self.stream.close()
-        process = self.process
-        if process is not None:
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
-            await self._wait(process)
+        if self._removal is None:
+            self._removal = self.loop.create_task(self._remove())
+        await asyncio.shield(self._removal)
+
+    async def _remove(self) -> None:
+        try:
+            if self.process is not None:
+                with contextlib.suppress(ProcessLookupError):
+                    self.process.kill()
+                await self._wait(self.process)
+            if self._stderr_read is not None:
+                with contextlib.suppress(Exception):
+                    await asyncio.wait_for(self._stderr_read, 1)
+        finally:  # also when the loop is being torn down
+            self.clear()
+
+    def clear(self) -> None:
+        """End it, and remove what bubblewrap does not take with it. From any thread, without a loop."""
+        if self.process is not None and self.process.poll() is None:
+            self.process.kill()
         if self.cgroup is not None:
             self.cgroup.kill()
             self.cgroup.remove()
-        if self._stderr_read is not None:
-            with contextlib.suppress(Exception):
-                await asyncio.wait_for(self._stderr_read, 1)
+        if self.process is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(1)
         if self.slot is not None:
             self.slot.release()
+        self._open.discard(self)
 
-    async def _wait(self, process: subprocess.Popen[bytes]) -> None:
-        for delay in (0.001, 0.002, 0.004, 0.008) + (0.02,) * 250:
+    async def _wait(self, process: subprocess.Popen[bytes], seconds: float = 5.0) -> None:
+        for delay in (0.001, 0.002, 0.004, 0.008) + (0.02,) * int(50 * seconds):
             if process.poll() is not None:
                 return
             await asyncio.sleep(delay)
 
     async def post_mortem(self) -> tuple[str, str]:
         if self.process is not None:
-            await self._wait(self.process)
+            await self._wait(self.process, 1.0)  # one that stands still ends only when it is killed
         if self._stderr_read is not None:
             with contextlib.suppress(Exception):
                 await asyncio.wait_for(asyncio.shield(self._stderr_read), 1)
@@ -280,6 +300,7 @@ class LocalRuntime(Runtime):
         self._prepare: list[str] = []
         """The command in front of bubblewrap that makes its file systems; empty where that does not work."""
         self._checked = False
+        self._sandboxes: set[LocalSandbox] = set()
 
     # -- what is needed --
 
@@ -293,8 +314,20 @@ class LocalRuntime(Runtime):
         if said is not None:
             raise _start_error(said)
         self._prepare = await asyncio.to_thread(_preparation, probe)
-        await asyncio.to_thread(cgroups.reap)
         self._checked = True
+
+    def reap(self) -> list[str]:
+        """Remove the control groups, with what lives in them, and the uid slots that dead owners left, and
+        end the sandboxes of this process whose loop ended before they did.
+
+        There is nothing else: mounts and processes go with bubblewrap, which goes with its owner.
+        """
+        for sandbox in list(self._sandboxes):
+            if sandbox.loop.is_closed():  # nobody can end it any more
+                sandbox.clear()
+        removed = cgroups.reap()
+        reap_slots()
+        return removed
 
     def _program(self) -> str:
         if not sys.platform.startswith("linux"):
@@ -332,7 +365,7 @@ class LocalRuntime(Runtime):
     async def start(self, spec: SandboxSpec) -> Sandbox:
         await self.check()
         rootfs = self.rootfs(spec.image)
-        sandbox = LocalSandbox()
+        sandbox = LocalSandbox(self._sandboxes)
         try:
             ours = self._spawn(sandbox, spec, rootfs)
             await asyncio.get_running_loop().create_connection(lambda: sandbox.stream, sock=ours)
@@ -342,7 +375,9 @@ class LocalRuntime(Runtime):
         return sandbox
 
     def _spawn(self, sandbox: LocalSandbox, spec: SandboxSpec, rootfs: str) -> socket.socket:
-        facts = Facts(uid=INSIDE_UID, gid=INSIDE_UID, namespaces=namespaces_of_host())
+        if spec.layers and not _reachable(spec.layers):
+            spec = dataclasses.replace(spec, layers="")
+        facts = Facts(INSIDE_UID, INSIDE_UID, namespaces=namespaces_of_host(), layers=bool(spec.layers))
         sandbox.facts = facts
         ids: dict[str, object] = {}
         if os.geteuid() == 0:
@@ -371,6 +406,7 @@ class LocalRuntime(Runtime):
         sandbox.sends_guest = not baked
         code = [BAKED_GUEST] if baked else ["-c", BOOTSTRAP]
         fds: list[int] = []
+        kept: list[int] = []  # not for bubblewrap, and closed only when something fails
         ours, theirs = socket.socketpair()
         try:
             seccomp_fd = _pipe_with(bpf_program(), fds)
@@ -378,8 +414,10 @@ class LocalRuntime(Runtime):
             empty_fds = [_pipe_with(b"", fds) for _ in masked()]
             args_read, args_write = os.pipe()
             fds.append(args_read)
+            kept.append(args_write)
             err_read, err_write = os.pipe()
             fds.append(err_write)
+            kept.append(err_read)
             oom_file = str(sandbox.cgroup.oom_file) if sandbox.cgroup is not None else None
             args = arguments(
                 spec,
@@ -394,6 +432,7 @@ class LocalRuntime(Runtime):
             if prepare:
                 prepare = [*prepare, _mount_file(spec, fds)]
             command = ["/usr/bin/python3", *PYTHON_FLAGS, *code]
+            kept.remove(err_read)
             sandbox.watch_stderr(err_read)
             # From this thread, which lives as long as the loop: --die-with-parent follows the thread.
             sandbox.process = subprocess.Popen(
@@ -410,16 +449,28 @@ class LocalRuntime(Runtime):
             # bubblewrap waits for its arguments, so it is in its cgroup before it does anything.
             if sandbox.cgroup is not None:
                 sandbox.cgroup.add(sandbox.process.pid)
+            kept.remove(args_write)
             with os.fdopen(args_write, "wb") as file:
                 file.write(b"".join(os.fsencode(arg) + b"\0" for arg in args))
-        except OSError as error:
-            raise SandboxStartError(f"bubblewrap could not be started: {error}") from error
+        except BaseException as error:
+            ours.close()
+            for fd in kept:
+                os.close(fd)
+            if isinstance(error, OSError):
+                raise SandboxStartError(f"bubblewrap could not be started: {error}") from error
+            raise
         finally:
             theirs.close()
             for fd in fds:
                 os.close(fd)
         ours.setblocking(False)
         return ours
+
+
+def _reachable(folder: str) -> bool:
+    """Whether the uid of a session, which starts bubblewrap, gets to a folder of root's."""
+    places = [Path(folder), *Path(folder).parents]
+    return os.geteuid() != 0 or all(place.stat().st_mode & 0o001 for place in places)
 
 
 def _baked_guest(rootfs: str) -> str:

@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import weakref
 from collections.abc import Awaitable, Callable
 
+from executor import spans
 from executor.channel import Channel, Expected
+from executor.deps.layers import LayerStore
 from executor.errors import ExecutorError, SandboxLostError, SandboxStartError, SessionClosedError
 from executor.models import Limits
 from executor.runtimes.base import Runtime, Sandbox, SandboxSpec
 from executor.runtimes.owner import owner_label
 from executor.settings import Settings
+from executor.workspace import layout
 
 CLOSED = "session {id!r} is closed"
 
 
 class Box:
-    """One sandbox of one session. `filled` puts into a fresh one what the session begins with."""
+    """One sandbox of one session. `filled` puts into a fresh one what the session begins with. With `renews`,
+    a lost one is followed by another at the next use, filled with what the session goes on with.
+    """
 
     def __init__(
         self,
@@ -26,6 +32,8 @@ class Box:
         settings: Settings,
         limits: Limits,
         filled: Callable[[Channel], Awaitable[None]],
+        *,
+        renews: bool = False,
     ) -> None:
         self.id = session_id
         self.runtime = runtime
@@ -35,19 +43,22 @@ class Box:
         """Limits that this machine cannot enforce, or that were changed."""
         self.closed = False
         self.lost: ExecutorError | None = None
-        """Why the sandbox is gone, once it is."""
+        """Why the sandbox is gone, once it is and no other has followed it."""
+        self._renews = renews
         self._filled = filled
         self._sandbox: Sandbox | None = None
         self._channel: Channel | None = None
         self._starting = asyncio.Lock()
-        self._ending: asyncio.Task[None] | None = None
-        self._burying: asyncio.Task[None] | None = None
-        self._post_mortem: tuple[str, str] | None = None
+        self._start_under_way: asyncio.Task[Channel] | None = None
+        self._burials: set[asyncio.Task[None]] = set()
+        self._endings: weakref.WeakKeyDictionary[Sandbox, asyncio.Task[None]] = weakref.WeakKeyDictionary()
+        self._causes: weakref.WeakKeyDictionary[Sandbox, asyncio.Task[tuple[str, str]]] = (
+            weakref.WeakKeyDictionary()
+        )
 
     @property
-    def channel(self) -> Channel:
-        """The channel of a sandbox that was started, be it lost meanwhile."""
-        assert self._channel is not None
+    def channel(self) -> Channel | None:
+        """The channel of the last sandbox that was started, be it lost meanwhile."""
         return self._channel
 
     async def ready(self) -> Channel:
@@ -56,37 +67,52 @@ class Box:
             return self._channel
         async with self._starting:
             self._check_open()
+            if self.lost is not None and self._renews:
+                self.lost = self._sandbox = self._channel = None
             if self.lost is not None:
                 raise SandboxLostError(
                     f"session {self.id!r} has lost its sandbox: {self.lost.message}",
                     hint="Its files are gone. Open a new session.",
                 )
             if self._channel is None:
-                self._channel = await self._start()
+                about = {"exec_id": self.id, "runtime": self.runtime.name, "path": layout.WORKSPACE}
+                with spans.span("workspace.create", **about):
+                    self._start_under_way = asyncio.get_running_loop().create_task(self._start())
+                    try:
+                        self._channel = await self._start_under_way
+                    except asyncio.CancelledError:
+                        self._check_open()  # it was `close` that ended the start
+                        raise
             return self._channel
 
     async def close(self) -> None:
         """End the sandbox and everything in it."""
         self.closed = True
-        async with self._starting:  # a start under way ends itself when it sees that nobody wants it
+        if self._start_under_way is not None:
+            self._start_under_way.cancel()  # it may be waiting for its turn
+        async with self._starting:  # a start that was under way has cleaned up
             pass
         if self._channel is not None:
             self._channel.close()
-        if self._burying is not None:
-            await asyncio.shield(self._burying)
-        await self._end()
+        if self._burials:
+            await asyncio.wait(self._burials)
+        if self._sandbox is not None and self._sandbox not in self._endings:
+            with spans.span("workspace.cleanup", exec_id=self.id, path=layout.WORKSPACE):
+                await self._end(self._sandbox)
+        elif self._sandbox is not None:
+            await self._end(self._sandbox)
 
-    async def post_mortem(self) -> tuple[str, str]:
-        """How the sandbox died: a kind such as `oom`, and what its runtime says of it."""
-        if self._post_mortem is None and self._sandbox is not None:
-            self._post_mortem = await self._sandbox.post_mortem()
-        return self._post_mortem or ("unknown", "")
+    async def post_mortem(self, sandbox: Sandbox) -> tuple[str, str]:
+        """How a sandbox died: a kind such as `oom`, and what its runtime says of it."""
+        if sandbox not in self._causes:
+            self._causes[sandbox] = asyncio.get_running_loop().create_task(sandbox.post_mortem())
+        return await asyncio.shield(self._causes[sandbox])
 
     def _check_open(self) -> None:
         if self.closed:
             raise SessionClosedError(CLOSED.format(id=self.id), hint="Open a new one.")
 
-    async def _start(self) -> Channel:
+    async def _start(self, tries: int = 3) -> Channel:
         spec, notes = sandbox_spec(self.id, self.limits, self.settings)
         sandbox = await self.runtime.start(spec)
         self._sandbox = sandbox
@@ -103,28 +129,32 @@ class Box:
             await channel.open(expected, {**spec.rlimits(), **sandbox.facts.rlimits})
             await self._filled(channel)
             self._check_open()
-        except BaseException:
+        except BaseException as error:
             # Not lost: whoever uses the session next starts another sandbox.
             channel.break_off(SandboxStartError("the start was given up"), tell=False)
             self._sandbox = None
             await asyncio.shield(sandbox.kill())
+            if sandbox.spare and tries and isinstance(error, SandboxStartError) and not self.closed:
+                return await self._start(tries - 1)  # it died while it waited in the pool
             raise
         self.warnings = [*notes, *sandbox.facts.warnings]
         return channel
 
     def _broken(self, error: ExecutorError) -> None:
         self.lost = error
-        self._burying = asyncio.get_running_loop().create_task(self._bury())
-
-    async def _bury(self) -> None:
-        await self.post_mortem()
-        await self._end()
-
-    async def _end(self) -> None:
         if self._sandbox is not None:
-            if self._ending is None:
-                self._ending = asyncio.get_running_loop().create_task(self._sandbox.kill())
-            await asyncio.shield(self._ending)
+            burial = asyncio.get_running_loop().create_task(self._bury(self._sandbox))
+            self._burials.add(burial)
+            burial.add_done_callback(self._burials.discard)
+
+    async def _bury(self, sandbox: Sandbox) -> None:
+        await self.post_mortem(sandbox)
+        await self._end(sandbox)
+
+    async def _end(self, sandbox: Sandbox) -> None:
+        if sandbox not in self._endings:
+            self._endings[sandbox] = asyncio.get_running_loop().create_task(sandbox.kill())
+        await asyncio.shield(self._endings[sandbox])
 
 
 def sandbox_spec(session_id: str, limits: Limits, settings: Settings) -> tuple[SandboxSpec, list[str]]:
@@ -151,6 +181,7 @@ def sandbox_spec(session_id: str, limits: Limits, settings: Settings) -> tuple[S
         inodes=limits.inodes,
         tmp=tmp,
         shm=shm,
+        layers=LayerStore.of_settings(settings).mounted if settings.deps != "off" else "",
         owner=owner_label(),
     )
     return spec, notes

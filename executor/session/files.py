@@ -1,25 +1,49 @@
-"""Files that came out of a session: one collected file, and the list of them."""
+"""Files of a session: one as it is listed, one that was collected, and the list of those."""
 
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from pydantic import PrivateAttr
 
-from executor.models import OutputFile
-from executor.workspace import outputs
+from executor.channel.files import Entry
+from executor.guest import records
+from executor.models import FileInfo, OutputFile
+from executor.workspace import layout, outputs
 from executor.workspace.saving import saving
+from executor.workspace.text import to_text
 
 F = TypeVar("F", bound=OutputFile)
+
+
+TYPES: dict[int, Literal["file", "folder", "link"]] = {
+    records.REGULAR: "file",
+    records.FOLDER: "folder",
+    records.LINK: "link",
+}
+
+
+def file_info(entry: Entry, folder: bytes) -> FileInfo:
+    """A listed entry of a folder, given by its canonical path."""
+    kind = TYPES.get(entry.kind, "other")
+    return FileInfo(
+        path=layout.shown(entry.path),
+        name=to_text(entry.path[len(folder) + 1 :]),
+        type=kind,
+        size=entry.size if kind == "file" else 0,
+        executable=kind == "file" and bool(entry.mode & stat.S_IXUSR),
+    )
 
 
 class AsyncFile(OutputFile):
     """A collected file whose content can still be had from the session."""
 
     _session: Any = PrivateAttr(default=None)
+    _on_saved: Any = PrivateAttr(default=None)
 
     async def read(self) -> bytes:
         """All its bytes. From the result if they are there, else from the sandbox."""
@@ -39,6 +63,8 @@ class AsyncFile(OutputFile):
             else:
                 await self._session.stream_file(self, sink.write)
         self.saved_as = str(sink.path)
+        if self._on_saved is not None:
+            await self._on_saved(self.saved_as)
         return sink.path
 
 

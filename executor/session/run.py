@@ -5,17 +5,20 @@ from __future__ import annotations
 import asyncio
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from executor import spans
 from executor.bridge import ApprovalRequest, Decision
 from executor.bridge.dispatch import RunBridge
-from executor.channel import RunHandle
+from executor.channel import RunHandle, RunSpec
 from executor.channel.runs import ExitReport, OutputBuffer
-from executor.errors import BadRequestError
+from executor.errors import BadRequestError, SandboxLostError
 from executor.guest import wire
 from executor.models import ExecResult, Status, Usage
+from executor.session import request
 from executor.workspace import text
+from executor.workspace.text import to_text
 
 if TYPE_CHECKING:
     from executor.session.session import AsyncSession
@@ -35,8 +38,11 @@ class AsyncRun:
         skill: str | None,
         limit: int,
         bridge: RunBridge | None = None,
+        finish: Callable[[ExecResult], Awaitable[ExecResult]] | None = None,
     ) -> None:
         self._session = session
+        self._finish = finish
+        self._finishing = asyncio.Lock()
         self._bridge = bridge
         self._handle = handle
         self._skill = skill
@@ -55,11 +61,16 @@ class AsyncRun:
         """Whether it has not ended."""
         return not self._handle.report.done()
 
+    @property
+    def offset(self) -> int:
+        """Bytes of its output that `read` has given so far, of both streams."""
+        return sum(self._seen.values())
+
     async def write(self, data: bytes | str) -> None:
         """Send to its stdin."""
         if not self.running:
             raise BadRequestError(f"run {self.run_id} has ended and reads no more")
-        await self._handle.write(data.encode() if isinstance(data, str) else bytes(data))
+        await self._handle.write(request.stdin(data))
 
     async def close_stdin(self) -> None:
         """End of file on its stdin."""
@@ -107,9 +118,11 @@ class AsyncRun:
         """Decide about pending calls, by their `call_id`, and `wait` again. BadRequestError for a call that
         does not wait: every decision counts once.
         """
+        waiting = {request.call_id for request in self.pending}
+        if wrong := sorted(set(decisions) - waiting):  # all of them or none
+            raise BadRequestError(f"no call {wrong[0][:80]!r} of run {self.run_id} waits for a decision")
         for call_id, answer in decisions.items():
-            if self._bridge is None:
-                raise BadRequestError(f"run {self.run_id} was granted nothing: no call of it can wait")
+            assert self._bridge is not None
             self._bridge.decide(call_id, answer)
         return await self.wait(timeout)
 
@@ -156,13 +169,23 @@ class AsyncRun:
         await self._session.settle(self._handle)
         return await self._result()
 
+    def since(self, started: float) -> None:
+        """Count its duration from an earlier moment of the monotonic clock."""
+        self._started = started
+
+    def abandon(self, grace: float) -> None:
+        """End it because nobody waits for it any more; its result is lost."""
+        self._handle.kill("cancelled", grace)
+
     def _fresh(self) -> bool:
         return any(self._handle.output[channel].total > seen for channel, seen in self._seen.items())
 
     async def _result(self) -> ExecResult:
-        if self._kept is None:
-            self._kept = await self._session.result(self._handle, self._started, self._limit)
-        return self._kept
+        async with self._finishing:
+            if self._kept is None:
+                found = await self._session.result(self._handle, self._started, self._limit)
+                self._kept = found if self._finish is None else await self._finish(found)
+            return self._kept
 
     def _snapshot(self) -> dict[str, Any]:
         result = self._session.blank(self.run_id, "running")
@@ -170,6 +193,49 @@ class AsyncRun:
         result.stderr_bytes = self._handle.output[wire.STDERR].total
         result.duration_ms = int((time.monotonic() - self._started) * 1000)
         return result.model_dump()
+
+
+class RunSpans:
+    """The spans of one run: `workspace.run`, and around it what it is for when it has a bridge."""
+
+    def __init__(
+        self,
+        session_id: str,
+        spec: RunSpec,
+        skill: str | None,
+        bridge: RunBridge | None,
+        language: str | None,
+    ) -> None:
+        about: dict[str, Any] = {"exec_id": session_id, "run_id": spec.run_id}
+        self._all: list[spans.Span] = []
+        program = "sh" if spec.shell else to_text(spec.argv[0])
+        inner = {**about, "skill": skill, "cmd": program, "cwd": to_text(spec.cwd)}
+        if bridge is None:
+            self._all.append(spans.begin("workspace.run", **inner))
+            return
+        inline = language is not None and skill is None
+        more = {"language": language} if inline else {"skill": skill, "script": bridge.subject.script or None}
+        outer = spans.begin("workspace.inline" if inline else "skill.run", **about, **more)
+        bridge.span = outer
+        with spans.inside(outer):
+            self._all += [spans.begin("workspace.run", **inner), outer]
+
+    def failed(self, error: BaseException) -> None:
+        """It could not be started."""
+        for span in self._all:
+            span.end(error)
+
+    def ended(self, report: asyncio.Future[ExitReport]) -> None:
+        """It ended, or its sandbox did."""
+        if report.cancelled() or report.exception() is not None:
+            lost = None if report.cancelled() else report.exception()
+            self.failed(lost or SandboxLostError("the sandbox ended"))
+            return
+        result = ExecResult(status="ok")
+        fill(result, report.result())
+        for span in self._all:
+            span.say(status=result.status, exit_code=result.exit_code, timed_out=result.timed_out)
+            span.end()
 
 
 def take_output(result: ExecResult, name: str, buffer: OutputBuffer, claimed: int, limit: int) -> None:

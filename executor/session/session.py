@@ -15,18 +15,23 @@ import re
 import secrets
 import signal
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from executor.bridge import AuditLog, Grant, clients, scripts
+from executor import spans
+from executor.bridge import AuditLog, Decision, Grant, clients, scripts
 from executor.bridge import code as code_text
 from executor.bridge.code import MAX_CODE, Language
 from executor.bridge.dispatch import RunBridge, Subject
 from executor.bridge.grant import intersection
 from executor.bridge.scripts import ScriptResult, Style
+from executor.bridge.values import Values
 from executor.channel import Channel, RunHandle, RunSpec
 from executor.channel.runs import OnOutput
+from executor.deps.hints import hints
+from executor.deps.offer import Layers
 from executor.errors import (
     BadLimitError,
     BadPathError,
@@ -36,15 +41,33 @@ from executor.errors import (
     SessionClosedError,
 )
 from executor.guest import records, wire
-from executor.models import ExecResult, Limits, OutputFile, OutputLimits, Status
+from executor.models import (
+    ExecResult,
+    FileInfo,
+    Input,
+    Limits,
+    OutputFile,
+    OutputLimits,
+    StagedInput,
+    Status,
+    WaitingCall,
+)
+from executor.places import data_dir
 from executor.runtimes.base import Runtime
+from executor.session import request
 from executor.session.box import CLOSED, Box
-from executor.session.files import AsyncFile, Collected
-from executor.session.run import AsyncRun, check_size, fill, take_output
+from executor.session.files import AsyncFile, Collected, file_info
+from executor.session.inputs import Inputs
+from executor.session.keeping import Keeper
+from executor.session.run import AsyncRun, RunSpans, check_size, fill, take_output
 from executor.session.staged import StagedSkills
 from executor.settings import Settings
 from executor.skills.repository import Repository, Skill
-from executor.workspace import checkpoint, layout, outputs, staging, text
+from executor.workspace import layout, outputs, staging, text
+from executor.workspace.artifacts import ArtifactStore
+from executor.workspace.checkpoint import Store
+from executor.workspace.snapshot import Snapshot
+from executor.workspace.text import to_bytes, to_text
 
 Command = str | Sequence[str | bytes | os.PathLike[str]]
 Source = bytes | bytearray | memoryview | str | os.PathLike[str]
@@ -62,28 +85,43 @@ class AsyncSession:
         repository: Repository,
         settings: Settings,
         limits: Limits,
-        store: checkpoint.Store,
-        snapshot: checkpoint.Snapshot | None = None,
+        store: Store,
+        snapshot: Snapshot | None = None,
+        durable: bool = False,
         audit: AuditLog | None = None,
         grants: tuple[Grant | None, ...] = (),
+        layers: Layers | None = None,
     ) -> None:
         self.id = session_id
         self.limits = limits
         self._settings = settings
-        self._box = Box(session_id, runtime, settings, limits, self._begin)
         self._stager = staging.Stager()
-        self._skills = StagedSkills(repository, self._stager, max(limits.disk // 2, 1 << 20))
-        self._store = store
-        self._snapshot = snapshot
-        self._taken: checkpoint.Taken | None = None
+        skills_disk = max(limits.disk // 2, 1 << 20)
+        self._skills = StagedSkills(repository, self._stager, skills_disk, layers)
+        self._keeper = Keeper(
+            session_id,
+            store,
+            self._skills,
+            about={"runtime": runtime.name, "image": settings.image, "limits": limits.model_dump()},
+            most_bytes=2 * (limits.disk + skills_disk),  # one content may have more than one name
+            durable=durable,
+            snapshot=snapshot,
+            post_mortem=lambda sandbox: self._box.post_mortem(sandbox),
+        )
+        self._box = Box(session_id, runtime, settings, limits, self._keeper.fill, renews=durable)
+        self._inputs = Inputs(self, settings.host_inputs)
         self._notes: list[str] = []
+        self._suspended: dict[str, AsyncRun] = {}
         self.audit = audit if audit is not None else AuditLog()
         """Where the calls of granted tools are recorded."""
         bounds = [grant for grant in grants if grant is not None]
         self.grant = intersection(*bounds) if bounds else None
         """What no run of this session gets more than. None sets no such bound."""
         self.asked_grant = grants[-1] if grants else None
+        self.attached: dict[str, Any] = {}
+        """What callers keep with it, by a name of theirs: it goes with the session."""
         self.on_close: Any = None
+        self._closing = asyncio.Lock()
 
     # -- life --
 
@@ -103,8 +141,13 @@ class AsyncSession:
         return self._box.closed
 
     @property
+    def durable(self) -> bool:
+        """It takes a checkpoint after each run, and goes on from it when its sandbox is lost."""
+        return self._keeper.durable
+
+    @property
     def lost(self) -> bool:
-        """Its sandbox is gone, and its files with it."""
+        """Its sandbox is gone, and its files with it; a durable one gets another at its next use."""
         return self._box.lost is not None
 
     async def __aenter__(self) -> AsyncSession:
@@ -115,21 +158,22 @@ class AsyncSession:
         await self.close()
 
     async def close(self) -> None:
-        """End the sandbox and everything in it. Files that were not collected are gone."""
+        """End the sandbox and everything in it. Files that were not collected are gone, but for those of the
+        last checkpoint.
+        """
         self._box.closed = True
         if self.on_close is not None:
             self.on_close(self)
-        await self._box.close()
+        async with self._closing:
+            try:
+                await self._keeper.last(self._box.channel)
+            finally:
+                await self._box.close()
+                await self._keeper.close()
 
     async def _ready(self) -> Channel:
         """The channel, with the sandbox started if this is the first use."""
         return await self._box.ready()
-
-    async def _begin(self, channel: Channel) -> None:
-        """Fill a fresh sandbox with what the session begins with."""
-        if self._snapshot is not None:
-            await self._store.restore(channel, self._snapshot)
-            self._skills.restore(self._snapshot.skills)
 
     # -- skills --
 
@@ -140,7 +184,9 @@ class AsyncSession:
         SkillUnreadableError.
         """
         skill = self._skills.find(name)
-        await self._stage(skill)
+        with spans.span("skill.load", exec_id=self.id, skill=skill.slug) as span:
+            await self._stage(skill)
+            span.say(digest=self._skills.digests.get(skill.slug))
         return f"{layout.SKILLS}/{skill.slug}"
 
     @property
@@ -149,7 +195,10 @@ class AsyncSession:
         return dict(self._skills.digests)
 
     async def _stage(self, skill: Skill) -> None:
-        self._notes = [*self._notes, *await self._skills.stage(await self._ready(), skill)]
+        channel = await self._ready()
+        place = {"host_path": os.fspath(skill.path), "to": f"{layout.SKILLS}/{skill.slug}"}
+        with spans.span("workspace.stage.dir", exec_id=self.id, mount_used=False, **place):
+            self._notes = [*self._notes, *await self._skills.stage(channel, skill)]
 
     async def _skill(self, name: str | os.PathLike[str] | None) -> str | None:
         """The slug of the skill that a run names, staged if it was not."""
@@ -163,31 +212,41 @@ class AsyncSession:
 
     # -- files --
 
-    async def put(self, dest: str, source: Source) -> None:
+    async def put(self, dest: str, source: Source, *, executable: bool = False) -> None:
         """Write a file or a folder into the workspace.
 
         `source`: bytes, text (UTF-8), or the Path of a file or folder on the host. `dest` is relative to
-        `/workspace`; one that ends in `/` keeps the source's own name. BadPathError.
+        `/workspace`; one that ends in `/` keeps the source's own name. `executable` is for bytes and text:
+        what lies on the host keeps its own. BadPathError.
         """
+        if _is_folder(source):
+            told = spans.span("workspace.stage.dir", exec_id=self.id, host_path=str(source), to=dest)
+        else:
+            told = spans.span("workspace.stage.files", exec_id=self.id, to=dest, count=1)
+        with told:
+            await self._put(dest, source, 0o755 if executable else 0o644)
+        self._keeper.changed()
+
+    async def _put(self, dest: str, source: Source, mode: int) -> None:
         channel = await self._ready()
         target = layout.absolute(dest)
         if dest.endswith("/"):
             if not isinstance(source, os.PathLike):
                 raise BadPathError(f"{dest!r} names a folder: bytes and text need the name of a file")
             target += "/" + _own_name(source)
-        base, name = _split(target)
+        base, name = layout.split(target)
         if isinstance(source, os.PathLike):
             pieces = self._path_records(Path(source), name)
         elif isinstance(source, str):
             try:
-                pieces = staging.bytes_records(name, source.encode())
+                pieces = staging.bytes_records(name, source.encode(), mode)
             except UnicodeEncodeError:
                 raise BadRequestError(
                     f"the text for {dest!r} holds lone surrogates, which are no characters",
-                    hint="Give bytes, such as os.fsencode(text).",
+                    hint="Give bytes.",
                 ) from None
         else:
-            pieces = staging.bytes_records(name, bytes(source))
+            pieces = staging.bytes_records(name, bytes(source), mode)
         try:
             await channel.put_files(base, pieces)
         except OSError as error:
@@ -199,7 +258,7 @@ class AsyncSession:
             self._notes = [*self._notes, *folder.warnings]
             renamed = staging.Folder([_below(name, item) for item in folder.items])
             if any(item.name.count(b"/") > 63 or len(item.name) > 4000 for item in renamed.items):
-                raise BadPathError(f"{source} is too deep to be put at {os.fsdecode(name)!r}")
+                raise BadPathError(f"{source} is too deep to be put at {to_text(name)!r}")
             return itertools.chain([records.pack_record(records.FOLDER, name, 0o755)], renamed.records())
         real = source.resolve()
         if not real.is_file():
@@ -207,12 +266,64 @@ class AsyncSession:
         mode = 0o755 if os.access(real, os.X_OK) else 0o644
         return staging.file_records(name, real, mode)
 
-    async def read(self, path: str) -> bytes:
-        """The bytes of one file of the workspace. BadPathError."""
+    async def stage_inputs(
+        self, inputs: Iterable[Input | str], *, artifacts: ArtifactStore | None = None
+    ) -> list[StagedInput]:
+        """Bring in what is named by reference (see `Input`), in order; where each came to.
+
+        `artifacts`: the store, default that of this session in the data folder. BadRequestError and
+        BadPathError for a bad reference, before anything is brought in.
+        """
+        store = ArtifactStore(data_dir() / "artifacts", scope=self.id) if artifacts is None else artifacts
+        staged = await self._inputs.stage(inputs, store)
+        if staged:
+            self._keeper.changed()
+        return staged
+
+    async def read(self, path: str, *, limit: int | None = None) -> bytes:
+        """The bytes of one file of the workspace. BadPathError; also for one with more bytes than `limit`."""
         channel = await self._ready()
-        pieces: list[bytes] = []
-        await outputs.read_whole(channel, path, most_bytes=self._most_bytes, take=pieces.append)
-        return b"".join(pieces)
+        data = bytearray()
+        over = False
+
+        def take(piece: bytes) -> None:
+            nonlocal over
+            over = over or (limit is not None and len(data) + len(piece) > limit)
+            if not over:
+                data.extend(piece)
+
+        await outputs.read_whole(channel, path, most_bytes=self._most_bytes, take=take)
+        if over:
+            raise BadPathError(f"{path!r} has more than {limit:,} bytes")
+        return bytes(data)
+
+    async def list_files(self, path: str = ".", *, recursive: bool = False) -> list[FileInfo]:
+        """What a folder holds, sorted by path; with `recursive` also what its folders hold. BadPathError.
+
+        Links are listed and not followed, but for those that every session has.
+        """
+        root = to_bytes(layout.absolute(path))
+        listing = await (await self._ready()).list_files([root], recursive=recursive)
+        canonical = listing.roots.get(root)
+        if not isinstance(canonical, bytes):
+            raise BadPathError(f"cannot list {path!r}: {os.strerror(canonical or 2)}")
+        if any(entry.path == canonical for entry in listing.entries):
+            raise BadPathError(f"cannot list {path!r}: it is a file")
+        found = [file_info(entry, canonical) for entry in listing.entries]
+        return sorted(found, key=lambda info: to_bytes(info.path))
+
+    async def stat(self, path: str) -> FileInfo | None:
+        """What is at a path; None when nothing is. A link is told as one. BadPathError for a bad path."""
+        folder, _, name = layout.absolute(path).rpartition("/")
+        if not folder:
+            return FileInfo(path=path, name=name, type="folder")
+        root = to_bytes(folder)
+        listing = await (await self._ready()).list_files([root], recursive=False)
+        canonical = listing.roots.get(root)
+        if not isinstance(canonical, bytes):
+            return None
+        wanted = canonical + b"/" + to_bytes(name)
+        return next((file_info(entry, canonical) for entry in listing.entries if entry.path == wanted), None)
 
     async def remove(self, path: str) -> None:
         """Remove a file or a folder with all it holds; a missing one is no error.
@@ -220,14 +331,15 @@ class AsyncSession:
         A folder that every session has (`out`, `work`, `inputs`, `runs`) is emptied.
         """
         channel = await self._ready()
-        base, name = _split(layout.absolute(path))
+        base, name = layout.split(layout.absolute(path))
+        self._keeper.changed()
         await channel.remove_files([base + b"/" + name])
-        if base == layout.WORKSPACE.encode() and os.fsdecode(name) in layout.FOLDERS:
+        if base == layout.WORKSPACE.encode() and to_text(name) in layout.FOLDERS:
             await channel.put_files(base, [records.pack_record(records.FOLDER, name, 0o755)])
             if name == b"work":
                 await channel.make_links([(base + b"/work/inputs", b"../inputs")])
         elif base == layout.SKILLS.encode():
-            self._skills.forget(os.fsdecode(name))
+            self._skills.forget(to_text(name))
 
     async def collect(
         self,
@@ -247,19 +359,24 @@ class AsyncSession:
     ) -> outputs.Collection:
         if isinstance(patterns, str):
             patterns = (patterns,)
-        return await outputs.collect(
-            await self._ready(),
-            patterns,
-            limits=limits or self._settings.outputs,
-            skill=skill,
-            run_id=run_id,
-            most_bytes=self._most_bytes,
-            shipped=self._skills.shipped,
-        )
+        channel = await self._ready()
+        with spans.span("workspace.collect", exec_id=self.id, patterns=len(patterns)) as span:
+            found = await outputs.collect(
+                channel,
+                patterns,
+                limits=limits or self._settings.outputs,
+                skill=skill,
+                run_id=run_id,
+                most_bytes=self._most_bytes,
+                shipped=self._skills.shipped,
+            )
+            span.say(count=len(found.files))
+        return found
 
-    def _file(self, file: OutputFile) -> AsyncFile:
+    def _file(self, file: OutputFile, run_id: str = "") -> AsyncFile:
         made = AsyncFile(**file.model_dump())
         made._session = self
+        made._on_saved = partial(self._keeper.saved, run_id, file.path)
         return made
 
     @property
@@ -285,13 +402,7 @@ class AsyncSession:
 
         Only what changed since the last one is copied. `AsyncExecutor.restore` puts it into a fresh sandbox.
         """
-        channel = await self._ready()
-        snapshot, self._taken = await self._store.take(
-            channel, skills=self._skills.record(), most_bytes=self._most_bytes, before=self._taken
-        )
-        self._store.remember(self.id, snapshot)
-        self._notes = [*self._notes, *snapshot.warnings]
-        return snapshot.id
+        return (await self._keeper.checkpoint(await self._ready())).id
 
     # -- runs --
 
@@ -304,6 +415,7 @@ class AsyncSession:
         env: dict[str, str] | None = None,
         stdin: bytes | str | None = None,
         timeout: float | None = None,
+        inputs: Iterable[Input | str] = (),
         outputs: Iterable[str] = (),
         output_limits: OutputLimits | None = None,
         on_output: OnOutput | None = None,
@@ -315,47 +427,60 @@ class AsyncSession:
         """Run a command to its end. A str is a shell line, a sequence an argument vector.
 
         `skill` is staged if it was not, and the run starts in its folder, else in `/workspace`. `timeout` in
-        seconds, default `Settings.timeout`. `stdin` is end of file unless given. `outputs` are globs of files
-        to bring back in `files`, whatever the exit status. `on_output(stream, bytes)` is called as output
-        comes. `grant` is what it may call on the host (default: nothing). The result is a value also when the
-        script fails, is killed or times out; BadRequestError and SkillError are for a wrong call,
-        SandboxLostError for a session that was lost before it.
+        seconds, default `Settings.timeout`. `stdin` is end of file unless given. `inputs` are brought in
+        before it (`stage_inputs`), `outputs` are globs of files to bring back in `files`, whatever the exit
+        status. `on_output(stream, bytes)` is called as output comes. `grant` is what it may call on the host
+        (default: nothing); with approver `suspend` the result may be `awaiting_approval`: `resume` goes on.
+        The result is a value also when the script fails, is killed or times out; BadRequestError and
+        SkillError are for a wrong call, SandboxLostError for a session that was lost before it.
         """
         started = time.monotonic()
-        patterns = (outputs,) if isinstance(outputs, str) else tuple(outputs)
+        patterns = request.patterns(outputs)
         limit = self._settings.max_output if max_output is None else max_output
-        _check_approver(grant)
         slug, spec = await self._spec(command, skill, cwd, env, timeout, limit, tty=tty)
+        bridge = None
         if grant is not None:
-            clients.equip(spec, self._bridge(spec.run_id, slug, grant))
+            bridge = self._bridge(spec.run_id, slug, grant)
+            clients.equip(spec, bridge)
         _check_globs(patterns, slug, spec.run_id)  # before the run, whose result a bad one would cost
+        await self.stage_inputs(inputs)
         if stdin is not None:
-            spec.stdin = stdin.encode() if isinstance(stdin, str) else bytes(stdin)
+            spec.stdin = request.stdin(stdin)
         spec.on_output = on_output
         spec.output_limit = limit if on_output_limit == "kill" else None
-        handle = await (await self._ready()).run(spec)
-        return await self._finished(handle, started, limit, patterns, slug, output_limits)
+        handle = await self._launch(spec, slug, bridge)
 
-    async def _finished(
-        self,
-        handle: RunHandle,
-        started: float,
-        limit: int,
-        patterns: Sequence[str],
-        slug: str | None,
-        output_limits: OutputLimits | None,
+        async def finish(found: ExecResult) -> ExecResult:
+            if handle.callback_error is not None:
+                raise handle.callback_error
+            if patterns and _alive(handle):
+                await self._bring(found, patterns, slug, spec.run_id, output_limits)
+            return found
+
+        run = AsyncRun(self, handle, slug, limit, bridge, finish)
+        run.since(started)
+        return await self._waited(run)
+
+    async def _waited(
+        self, run: AsyncRun, decisions: Mapping[str, bool | Decision] | None = None
     ) -> ExecResult:
-        """The result of a run that is waited for, with its files."""
+        """The result of a run that is waited for. One that waits for a decision is kept for `resume`."""
+        self._suspended.pop(run.run_id, None)
         try:
-            await self.settle(handle)
+            result = await run.resume(decisions or {})
         except asyncio.CancelledError:
-            handle.kill("cancelled", ABANDON_GRACE)
+            run.abandon(ABANDON_GRACE)
             raise
-        result = await self.result(handle, started, limit)
-        if handle.callback_error is not None:
-            raise handle.callback_error
-        if patterns and result.status != "lost" and not self.lost:
-            await self._bring(result, patterns, slug, handle.spec.run_id, output_limits)
+        except BadRequestError:
+            if run.pending:  # what was decided is none of it
+                self._suspended[run.run_id] = run
+            raise
+        if result.status == "awaiting_approval":
+            self._suspended[run.run_id] = run
+            result.pending = [
+                WaitingCall(**{name: getattr(request, name) for name in WaitingCall.model_fields})
+                for request in run.pending
+            ]
         return result
 
     async def _bring(
@@ -368,7 +493,8 @@ class AsyncSession:
     ) -> None:
         """Put the files that match into a result."""
         found = await self._collect(patterns, slug, run_id, output_limits)
-        result.files = [self._file(file) for file in found.files]
+        result.files = [self._file(file, run_id) for file in found.files]
+        await self._keeper.brought(run_id, result.files)
         result.limits_hit.extend(found.limits_hit)
         result.warnings.extend(found.warnings)
 
@@ -383,6 +509,7 @@ class AsyncSession:
         timeout: float | None = None,
         style: Style = "auto",
         env: dict[str, str] | None = None,
+        inputs: Iterable[Input | str] = (),
         outputs: Iterable[str] | None = None,
         output_limits: OutputLimits | None = None,
         on_output: OnOutput | None = None,
@@ -392,16 +519,51 @@ class AsyncSession:
 
         `path` is relative to the skill; its ending says the language. `input` is any JSON value, default
         `{}`; it is also in `$INPUT_JSON`. `timeout` in seconds, default `Settings.script_timeout`. `style`:
-        `auto` finds it by parsing. `outputs` are globs; the default is what this run made or changed below
-        `out/`. The result has `result` beside the fields of a run. BadPathError for a path that is no script,
-        BadRequestError for an input that is not JSON.
+        `auto` finds it by parsing. `inputs` as in `exec`; `outputs` are globs, the default is what this run
+        made or changed below `out/`. The result has `result` beside the fields of a run. BadPathError for a
+        path that is no script, BadRequestError for an input that is not JSON.
+        """
+        run = await self.start_script(
+            *(skill, path),
+            input=input,
+            args=args,
+            grant=grant,
+            timeout=timeout,
+            style=style,
+            env=env,
+            inputs=inputs,
+            outputs=outputs,
+            output_limits=output_limits,
+            on_output=on_output,
+            max_output=max_output,
+        )
+        return _as_script(await self._waited(run))
+
+    async def start_script(
+        self,
+        skill: str | os.PathLike[str],
+        path: str,
+        *,
+        input: Any = None,
+        args: Sequence[str] = (),
+        grant: Grant | None = None,
+        timeout: float | None = None,
+        style: Style = "auto",
+        env: dict[str, str] | None = None,
+        inputs: Iterable[Input | str] = (),
+        outputs: Iterable[str] | None = None,
+        output_limits: OutputLimits | None = None,
+        on_output: OnOutput | None = None,
+        max_output: int | None = None,
+    ) -> AsyncRun:
+        """Start a skill's script in the background, with the arguments of `script`. With approver `suspend`
+        it stands still until `resume`. Once it has ended `wait`, `resume` and `kill` give a `ScriptResult`.
         """
         started = time.monotonic()
-        _check_approver(grant)
         scripts.check_path(path)
         limit = self._settings.max_output if max_output is None else max_output
         timeout = self._settings.script_timeout if timeout is None else timeout
-        patterns = (outputs,) if isinstance(outputs, str) else tuple(outputs or ())
+        patterns = request.patterns(outputs or ())
         slug, spec = await self._spec(["true"], skill, None, env, timeout, limit, tty=False)
         assert slug is not None
         _check_globs(patterns, slug, spec.run_id)
@@ -415,14 +577,23 @@ class AsyncSession:
         bridge = self._bridge(spec.run_id, slug, grant or Grant(), script=path, script_sha256=sha)
         spec.on_output = on_output
         extra = scripts.files(plan, input, skill=self._skills.about(slug), run_id=spec.run_id, bridge=bridge)
+        await self.stage_inputs(inputs)
         before = await self._made() if outputs is None else {}
-        found = await self._finished(
-            await self._launch(spec, plan, bridge, extra, where, args),
-            *(started, limit, patterns, slug, output_limits),
-        )
-        if outputs is None and found.status != "lost" and not self.lost:
-            await self._bring_made(found, before, slug, spec.run_id, output_limits)
-        return scripts.result(found, plan, bridge)
+        handle = await self._launch_script(spec, plan, bridge, extra, where, args)
+
+        async def finish(found: ExecResult) -> ScriptResult:
+            if handle.callback_error is not None:
+                raise handle.callback_error
+            if _alive(handle):
+                if outputs is None:
+                    await self._bring_made(found, before, slug, spec.run_id, output_limits)
+                elif patterns:
+                    await self._bring(found, patterns, slug, spec.run_id, output_limits)
+            return scripts.result(found, plan, bridge)
+
+        run = AsyncRun(self, handle, slug, limit, bridge, finish)
+        run.since(started)
+        return run
 
     async def execute_code(
         self,
@@ -442,7 +613,6 @@ class AsyncSession:
         bytes. The result is as `script`'s. BadRequestError for code that is too long.
         """
         started = time.monotonic()
-        _check_approver(grant)
         plan, content = code_text.plan(code, language, max_code)
         limit = self._settings.max_output if max_output is None else max_output
         timeout = self._settings.script_timeout if timeout is None else timeout
@@ -453,15 +623,51 @@ class AsyncSession:
         spec.on_output = on_output
         extra = scripts.files(plan, input, skill={}, run_id=spec.run_id, bridge=bridge)
         before = await self._made()
-        found = await self._finished(
-            await self._launch(spec, plan, bridge, {**extra, name: content}, name, ()),
-            *(started, limit, (), None, None),
-        )
-        if found.status != "lost" and not self.lost:
-            await self._bring_made(found, before, None, spec.run_id, None)
-        return scripts.result(found, plan, bridge)
+        handle = await self._launch_script(spec, plan, bridge, {**extra, name: content}, name, ())
+
+        async def finish(found: ExecResult) -> ScriptResult:
+            if handle.callback_error is not None:
+                raise handle.callback_error
+            if _alive(handle):
+                await self._bring_made(found, before, None, spec.run_id, None)
+            return scripts.result(found, plan, bridge)
+
+        run = AsyncRun(self, handle, None, limit, bridge, finish)
+        run.since(started)
+        return _as_script(await self._waited(run))
+
+    async def resume(self, run_id: str, decisions: Mapping[str, bool | Decision]) -> ExecResult:
+        """Go on with a run of `exec`, `script` or `execute_code` whose result was `awaiting_approval`, and
+        decide about its calls by `call_id`. Its result, in the form of that call; it may wait again.
+        BadRequestError for a run or a call that does not wait.
+        """
+        run = self._suspended.get(run_id)
+        if run is None:
+            raise BadRequestError(f"no run {run_id[:80]!r} waits for a decision")
+        return await self._waited(run, decisions)
 
     async def _launch(
+        self, spec: RunSpec, slug: str | None, bridge: RunBridge | None = None, language: str | None = None
+    ) -> RunHandle:
+        """Start a run. What it may call on the host is a span around it."""
+        told = RunSpans(self.id, spec, slug, bridge, language)
+        try:
+            if self.durable:
+                kind = ("script" if slug else "code") if language else "shell" if spec.shell else "argv"
+                kind = f"background {kind}" if spec.interactive else kind
+                await self._keeper.before(await self._ready(), spec.run_id, slug, kind)
+            handle = await (await self._ready()).run(spec)
+        except BaseException as error:
+            told.failed(error)
+            if self.durable:
+                await self._keeper.not_begun(spec.run_id)
+            raise
+        handle.report.add_done_callback(told.ended)
+        if self.durable:
+            self._keeper.begun(handle)
+        return handle
+
+    async def _launch_script(
         self,
         spec: RunSpec,
         plan: scripts.Plan,
@@ -474,10 +680,11 @@ class AsyncSession:
         folder = clients.equip(spec, bridge, extra)
         for name, value in {**scripts.variables(folder), **plan.flags}.items():
             spec.env[name.encode()] = value.encode()
-        spec.argv = [os.fsencode(word) for word in plan.argv(folder, os.path.join(folder, where), args)]
+        words = plan.argv(folder, os.path.join(folder, where), args)
+        spec.argv = [request.argument(word, "an argument") for word in words]
         if plan.style == "cli":
             spec.stdin = extra["input.json"]
-        return await (await self._ready()).run(spec)
+        return await self._launch(spec, bridge.subject.skill, bridge, plan.language)
 
     async def _bring_made(
         self,
@@ -506,9 +713,9 @@ class AsyncSession:
 
     async def _made(self) -> dict[str, tuple[int, int]]:
         """Every file below `out/`: absolute path → size and time of its last change."""
-        listing = await (await self._ready()).list_files([os.fsencode(layout.DIRS["OUTPUT_DIR"])])
+        listing = await (await self._ready()).list_files([to_bytes(layout.DIRS["OUTPUT_DIR"])])
         return {
-            os.fsdecode(entry.path): (entry.size, entry.changed_ns)
+            to_text(entry.path): (entry.size, entry.changed_ns)
             for entry in listing.entries
             if entry.kind == records.REGULAR
         }
@@ -538,12 +745,11 @@ class AsyncSession:
         if tty:
             check_size(*size)
             spec.pty = size
-        channel = await self._ready()
         bridge = None
         if grant is not None:
             bridge = self._bridge(spec.run_id, slug, grant)
             clients.equip(spec, bridge)
-        return AsyncRun(self, await channel.run(spec), slug, limit, bridge)
+        return AsyncRun(self, await self._launch(spec, slug, bridge), slug, limit, bridge)
 
     def _bridge(
         self, run_id: str, slug: str | None, grant: Grant, *, script: str = "", script_sha256: str = ""
@@ -558,7 +764,19 @@ class AsyncSession:
             allowed = narrowed
         digest = self._skills.digests.get(slug, "") if slug is not None else ""
         subject = Subject(run_id, self.id, slug, digest, script, script_sha256)
-        return RunBridge(allowed, subject, self.audit, script=bool(script))
+        bridge = RunBridge(allowed, subject, self.audit, script=bool(script))
+        folder = f"{layout.WORKSPACE}/runs/{run_id}"
+        limits = allowed.limits
+        bridge.values = Values(self._pull, self._push, folder, limits.file, limits.files)
+        return bridge
+
+    async def _pull(self, path: str, most: int, take: Callable[[bytes], None]) -> None:
+        """Stream a file out of the sandbox, for a call."""
+        await outputs.read_whole(await self._ready(), path, most_bytes=most, take=take)
+
+    async def _push(self, path: str, content: bytes | Path) -> None:
+        """Write a file into the sandbox, for a call."""
+        await self._put(path, content, 0o644)
 
     async def _spec(
         self,
@@ -573,15 +791,11 @@ class AsyncSession:
         endless: bool = False,
     ) -> tuple[str | None, RunSpec]:
         shell = isinstance(command, str)
-        argv = [os.fsencode(command)] if isinstance(command, str) else [os.fsencode(word) for word in command]
-        if not argv or not argv[0].strip():
-            raise BadRequestError("the command is empty")
-        if any(b"\0" in word for word in argv):
-            raise BadRequestError("the command holds a NUL byte, which no argument can have")
+        argv = request.words(command)
         if timeout is None and not endless:
             timeout = self._settings.timeout
-        if timeout is not None and not 0 < timeout <= 7 * 86400:
-            raise BadLimitError(f"timeout={timeout!r} is not between 0 and 604,800 seconds")
+        if timeout is not None:
+            timeout = request.timeout(timeout)
         if type(limit) is not int or limit < 0:
             raise BadLimitError(f"max_output={limit!r} is not a number of bytes")
         folder = layout.working_folder(cwd, None)  # a bad path is refused before anything is started
@@ -590,7 +804,13 @@ class AsyncSession:
         folder = layout.working_folder(cwd, slug)
         run_id = "run_" + secrets.token_hex(8)
         environment = layout.environment(
-            self._settings.env, env or {}, run_id=run_id, skill=slug, path=channel_facts.path, tty=tty
+            self._skills.environment(slug, layout.search_path(channel_facts.path)),
+            self._settings.env,
+            env or {},
+            run_id=run_id,
+            skill=slug,
+            path=channel_facts.path,
+            tty=tty,
         )
         # Short output is kept whole in one piece; of long output the two halves.
         half = limit // 2
@@ -599,7 +819,7 @@ class AsyncSession:
             run_id=run_id,
             argv=argv,
             shell=shell,
-            cwd=os.fsencode(folder),
+            cwd=to_bytes(folder),
             env=environment,
             timeout=timeout,
             grace=self._settings.grace,
@@ -611,14 +831,16 @@ class AsyncSession:
     async def settle(self, handle: RunHandle) -> None:
         """Wait for the end of a run, be it that its sandbox is lost."""
         try:
-            await self._box.channel.wait(handle)
-        except SandboxLostError:
+            await handle.channel.wait(handle)
+        except (SandboxLostError, SessionClosedError):
             if self.closed:
                 raise SessionClosedError(CLOSED.format(id=self.id) + " while a run was under way") from None
+        if handle.spec.door is not None:
+            await handle.spec.door.bridge.settled()
 
     def blank(self, run_id: str, status: Status) -> ExecResult:
         """A result with what is known of every run."""
-        notes, self._notes = self._notes, []
+        notes, self._notes, self._keeper.notes = [*self._keeper.notes, *self._notes], [], []
         warnings = list(dict.fromkeys([*self.warnings, *notes]))
         return ExecResult(
             status=status, run_id=run_id, session_id=self.id, runtime=self.runtime, warnings=warnings
@@ -630,9 +852,11 @@ class AsyncSession:
         error = handle.report.exception() if handle.report.done() else None
         report = handle.report.result() if handle.report.done() and error is None else None
         if report is not None and report.refused:
-            shown = os.fsdecode(spec.cwd)
+            shown = to_text(spec.cwd)
             raise BadPathError(f"cwd {shown!r} cannot be used: {os.strerror(report.errno)}")
+        kept = await self._keeper.after(handle) if self.durable else []
         result = self.blank(spec.run_id, "lost")
+        result.warnings += kept
         result.duration_ms = int((time.monotonic() - started) * 1000)
         reported = (report.stdout, report.stderr) if report is not None else (0, 0)
         for channel, name, claimed in zip(
@@ -640,44 +864,50 @@ class AsyncSession:
         ):
             take_output(result, name, handle.output[channel], claimed, limit)
         if report is None:
-            await self._fill_lost(result, error)
+            await self._fill_lost(result, handle, error)
         else:
             fill(result, report)
+            if result.status == "error":
+                skill = to_text(spec.env.get(b"SKILL_NAME", b""))
+                result.warnings.extend(hints(result.kept("stdout"), result.kept("stderr"), skill))
         return result
 
-    async def _fill_lost(self, result: ExecResult, error: BaseException | None) -> None:
+    async def _fill_lost(self, result: ExecResult, handle: RunHandle, error: BaseException | None) -> None:
         if isinstance(error, ExecutorError) and not isinstance(error, SandboxLostError):
             raise error
-        kind, why = await self._box.post_mortem()
+        kind, why = await self._box.post_mortem(handle.channel.sandbox)
         if kind == "oom":
             result.status, result.exit_code, result.signal = "oom", 137, int(signal.SIGKILL)
             result.limits_hit.append("memory")
         cause = error.message if isinstance(error, ExecutorError) else "the sandbox ended"
-        result.warnings.append(f"{cause} ({why}); the session's files are gone" if why else cause)
+        cause = f"{cause} ({why})" if why else cause
+        if self.durable:
+            result.warnings.append(f"{cause}; the run may have begun, and is not repeated")
+            result.warnings.append(f"the session is not lost: {self._keeper.goes_on}")
+        else:
+            result.warnings.append(f"{cause}; the session's files are gone" if why else cause)
 
 
-def _check_approver(grant: Grant | None) -> None:
-    if grant is not None and grant.approver == "suspend":
-        raise BadRequestError(
-            "a run that waits for its result cannot be suspended",
-            hint="Use start(), whose run has `pending` and `resume`, or give the grant an async approver.",
-        )
+def _alive(handle: RunHandle) -> bool:
+    """Whether the sandbox of a run is still there."""
+    return handle.channel.broken is None
+
+
+def _as_script(result: ExecResult) -> ScriptResult:
+    """Of a run that waits for a decision nothing is known yet that is a script's own."""
+    return result if isinstance(result, ScriptResult) else ScriptResult(**result.model_dump())
 
 
 def _check_globs(patterns: Sequence[str], skill: str | None, run_id: str) -> None:
     outputs.compile_patterns(patterns, skill=skill, run_id=run_id)
 
 
-def _split(target: str) -> tuple[bytes, bytes]:
-    """An absolute path as one of the two roots and the rest."""
-    for root in (layout.WORKSPACE, layout.SKILLS):
-        if target.startswith(root + "/"):
-            return root.encode(), os.fsencode(target[len(root) + 1 :])
-    raise BadPathError(f"{target!r} is a folder that every session has: name a file or folder in it")
-
-
 def _below(name: bytes, item: staging.Item) -> staging.Item:
     return dataclasses.replace(item, name=name + b"/" + item.name)
+
+
+def _is_folder(source: Source) -> bool:
+    return isinstance(source, os.PathLike) and os.path.isdir(source)
 
 
 def _own_name(source: os.PathLike[str]) -> str:

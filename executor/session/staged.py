@@ -3,24 +3,32 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import os
 from pathlib import Path
 from typing import Any
 
 from executor.channel import Channel
-from executor.errors import BadPathError, ExecutorError, SkillError, SkillUnreadableError
+from executor.deps.layers import Layer
+from executor.deps.offer import Layers
+from executor.errors import BadPathError, DependencyError, ExecutorError, SkillError, SkillUnreadableError
 from executor.guest import records
 from executor.skills.repository import Repository, Skill
 from executor.workspace import layout, staging
+from executor.workspace.text import to_bytes, to_text
 
 
 class StagedSkills:
     """The skills of one session. `most_bytes`: of one skill."""
 
-    def __init__(self, repository: Repository, stager: staging.Stager, most_bytes: int) -> None:
+    def __init__(
+        self, repository: Repository, stager: staging.Stager, most_bytes: int, layers: Layers | None = None
+    ) -> None:
         self.digests: dict[str, str] = {}
         """Slug → digest of the folder as it was staged."""
         self._repository = repository
+        self._layers = layers
+        self._layer: dict[str, Layer] = {}
         self._stager = stager
         self._most_bytes = most_bytes
         self._sources: dict[str, Path] = {}
@@ -47,12 +55,14 @@ class StagedSkills:
         async with self._turn:
             folder = self._stager.skill(skill.path, most_bytes=self._most_bytes)
             slug = skill.slug.encode()
+            layer = await self._find_layer(channel, skill, folder.digest)
             if self.digests.get(skill.slug) == folder.digest:
                 links = [(item.name, item.target) for item in folder.items if item.kind == records.LINK]
                 base = layout.SKILLS.encode() + b"/" + slug + b"/"
                 try:
                     await channel.make_links([(base + name, target) for name, target in links])
                     self._sources[skill.slug] = skill.path
+                    await self._offer(channel, skill.slug, layer, folder)
                     return []
                 except BadPathError:
                     pass  # a script removed the folder that a link was in: the skill is staged anew
@@ -68,25 +78,63 @@ class StagedSkills:
             self.digests[skill.slug] = folder.digest
             self._sources[skill.slug] = skill.path
             self._manifests[skill.slug] = folder.manifest()
+            await self._offer(channel, skill.slug, layer, folder)
             return [f"{skill.slug}: {warning}" for warning in folder.warnings]
+
+    async def _find_layer(self, channel: Channel, skill: Skill, digest: str) -> Layer | None:
+        """The layer that the skill is to have. DependencyError when it has to have one and cannot."""
+        layer = await self._layers.of(skill.path, digest) if self._layers is not None else None
+        if layer is not None:
+            if not channel.sandbox.facts.layers:
+                raise DependencyError(
+                    f"the sandbox does not see the dependencies of {skill.slug!r}: it began before the first "
+                    "layer was built, or its engine is on another machine",
+                    hint="Open a new session; with an engine elsewhere use an image that has the packages.",
+                )
+            layer.check_python(channel.python)
+        return layer
+
+    async def _offer(self, channel: Channel, slug: str, layer: Layer | None, folder: staging.Folder) -> None:
+        """What the skill finds of its layer from now on."""
+        self._layer.pop(slug, None)
+        if layer is None:
+            return
+        self._layer[slug] = layer
+        own = {to_text(item.name) for item in folder.items}
+        base = f"{layout.SKILLS}/{slug}/"
+        links = [(name, target) for name, target in layer.links().items() if name not in own]
+        await channel.make_links([(to_bytes(base + name), to_bytes(target)) for name, target in links])
+
+    def environment(self, slug: str | None, path: str) -> dict[str, str]:
+        """Variables that a skill's runs get for its dependencies; `path` is the PATH they would have.
+
+        DependencyError when they are not on this machine: the session was restored on another.
+        """
+        layer = self._layer.get(slug) if slug is not None else None
+        if layer is None or self._layers is None:
+            return {}
+        self._layers.store.check(layer, str(slug))
+        return layer.environment(path)
 
     def forget(self, slug: str) -> None:
         """It was removed from the sandbox."""
         self.digests.pop(slug, None)
+        self._layer.pop(slug, None)
 
     def shipped(self, path: bytes) -> str | None:
         """SHA-256 of a file as its skill brought it, by its absolute path in the sandbox."""
         parts = path.split(b"/", 3)
         if len(parts) != 4 or parts[1] != b"skills":
             return None
-        return self._manifests.get(os.fsdecode(parts[2]), {}).get(parts[3])
+        return self._manifests.get(to_text(parts[2]), {}).get(parts[3])
 
     def record(self) -> dict[str, Any]:
         """What a checkpoint keeps of it."""
         return {
             slug: {
                 "digest": digest,
-                "files": {os.fsdecode(name): sha for name, sha in self._manifests[slug].items()},
+                "files": {to_text(name): sha for name, sha in self._manifests[slug].items()},
+                "layer": dataclasses.asdict(self._layer[slug]) if slug in self._layer else None,
             }
             for slug, digest in self.digests.items()
         }
@@ -95,9 +143,28 @@ class StagedSkills:
         """Take over what a checkpoint kept."""
         self.digests = {slug: staged["digest"] for slug, staged in record.items()}
         self._manifests = {
-            slug: {os.fsencode(name): sha for name, sha in staged["files"].items()}
+            slug: {to_bytes(name): sha for name, sha in staged["files"].items()}
             for slug, staged in record.items()
         }
+        self._layer = {
+            slug: Layer(**staged["layer"]) for slug, staged in record.items() if staged.get("layer")
+        }
+
+    async def renew(self, channel: Channel, record: dict[str, Any]) -> list[str]:
+        """In another sandbox: take over what a checkpoint kept, and bring again what was staged since.
+
+        What is to be warned of.
+        """
+        before, self.digests = self.digests, {}
+        self.restore(record)
+        warnings = []
+        for slug, digest in before.items():
+            if self.digests.get(slug) != digest:
+                try:
+                    warnings += await self.stage(channel, self.find(self._sources.get(slug) or slug))
+                except (SkillError, DependencyError) as error:
+                    warnings.append(f"the files of {slug} could not be staged again: {error.message}")
+        return warnings
 
     def about(self, slug: str) -> dict[str, Any]:
         """What a script is told of its skill."""

@@ -20,7 +20,7 @@ from functools import lru_cache
 from typing import Literal
 
 from executor.errors import BadPathError, SkillUnreadableError
-from executor.skills.repository import SKIPPED_FOLDERS, Skill
+from executor.skills.skill import SKIPPED_FOLDERS, Skill
 
 Kind = Literal["reference", "script", "asset", "file"]
 Encoding = Literal["text", "base64"]
@@ -104,6 +104,12 @@ def read_resource(skill: Skill, path: str) -> bytes:
             return file.read(MAX_FILE_BYTES)
     except (OSError, UnicodeError):
         raise BadPathError(f"Resource not found: {skill.slug}/{path}") from None
+
+
+def files(skill: Skill) -> Iterator[tuple[str, str]]:
+    """(path, where its bytes are on this host) of every file that the digest covers, SKILL.md included."""
+    for path, real, *_ in sorted(_files(os.fspath(skill.path))):
+        yield path, real
 
 
 def check_path(path: str) -> None:

@@ -100,8 +100,8 @@ def skill_content(loaded: Expansion) -> str:
 
 def skill_resource(skill: str, path: str, text: str, kind: str = "file", *, note: str = "") -> str:
     """One file of a skill between tags. `note` is an attribute that says which part this is."""
-    part = f" part={_quoted(note)}" if note else ""
-    head = f"<skill_resource name={_quoted(skill)} path={_quoted(path)} kind={_quoted(kind)}{part}>"
+    rest = ' encoding="text"' + (f" part={_quoted(note)}" if note else "")
+    head = f"<skill_resource name={_quoted(skill)} path={_quoted(path)} kind={_quoted(kind)}{rest}>"
     return f"{head}\n{harmless(text.rstrip(chr(10)))}\n</skill_resource>"
 
 

@@ -189,10 +189,11 @@ class SkillState:
 
     # -- the caller's changes --
 
-    def begin_turn(self, declared: Sequence[Expansion] = ()) -> None:
+    def begin_turn(self, declared: Sequence[Expansion] = (), *, catalogue: str = "") -> bool:
         """A new turn: loads of mode `turn` and `once` end, and `declared` ones begin, in one change.
 
-        BadRequestError when more are declared than may be loaded; then nothing has changed.
+        `catalogue`: its fingerprint, which is kept. Returns whether it is another one than that of the turn
+        before. BadRequestError when more are declared than may be loaded; then nothing has changed.
         """
         if self.most is not None and len(declared) > self.most:
             raise BadRequestError(
@@ -205,6 +206,9 @@ class SkillState:
             for expansion in declared:
                 self._put(record, expansion, self.mode, True)
             self._cap(record)
+            changed = bool(record.value.get("catalogue", catalogue) != catalogue)
+            record.value["catalogue"] = catalogue
+        return changed
 
     def begin_run(self, run: str) -> None:
         """A run begins or goes on. When it is another one than before, loads of mode `run` end."""

@@ -2,7 +2,7 @@
 
     <folder>/<scope>/<name>/<version>/data
     <folder>/<scope>/<name>/<version>/about.json
-    <folder>/<scope>/pins.json
+    <folder>/<scope>/.pins/<place>.json
 
 Rules of this module:
 1. A name is the caller's; on the disk it is a key of letters, digits, `.`, `-` and `_` without any `/`, which
@@ -33,6 +33,7 @@ MAX_BYTES = 64 << 20
 MAX_TOTAL_BYTES = 1 << 30
 MAX_NAME = 200  # bytes of a name; as a key it may grow
 _MAX_KEY = 200
+PINS = ".pins"  # no key begins with a dot
 
 _SAFE = re.compile(r"[A-Za-z0-9.-]")
 _ESCAPE = re.compile(r"_([0-9a-f]{2})")
@@ -148,7 +149,7 @@ class ArtifactStore:
             found = os.listdir(self._root)
         except FileNotFoundError:
             return []
-        folders = [entry for entry in found if (self._root / entry).is_dir()]
+        folders = [entry for entry in found if entry != PINS and (self._root / entry).is_dir()]
         names = []
         for folder in folders:
             for about in sorted((self._root / folder).glob("*/about.json")):
@@ -162,13 +163,12 @@ class ArtifactStore:
         """
         name, version = parse_ref(ref)
         if version is None and pin:
-            pins = self._pins()
-            kept = pins.get(pin)
-            if kept is not None and kept["name"] == name:
+            kept = self._pin(pin)
+            if kept.get("name") == name:
                 return self.get(name, int(kept["version"]))
         artifact = self.get(name, version)
         if pin:
-            self._keep_pins({**self._pins(), pin: {"name": name, "version": artifact.version}})
+            self._keep_pin(pin, {"name": name, "version": artifact.version})
         return artifact
 
     def _held(self) -> int:
@@ -178,17 +178,19 @@ class ArtifactStore:
                 total += data.stat().st_size
         return total
 
-    def _pins(self) -> dict[str, dict[str, Any]]:
+    def _pin(self, place: str) -> dict[str, Any]:
         try:
-            found = json.loads((self._root / "pins.json").read_text("utf-8"))
+            found = json.loads((self._root / PINS / f"{key_of(place)}.json").read_text("utf-8"))
         except (FileNotFoundError, ValueError):
             return {}
         return found if isinstance(found, dict) else {}
 
-    def _keep_pins(self, pins: dict[str, dict[str, Any]]) -> None:
-        part = self._root / f".pins-{secrets.token_hex(8)}"
-        part.write_text(json.dumps(pins, sort_keys=True), "utf-8")
-        os.replace(part, self._root / "pins.json")
+    def _keep_pin(self, place: str, pin: dict[str, Any]) -> None:
+        folder = self._root / PINS
+        folder.mkdir(exist_ok=True, mode=0o700)
+        part = folder / f".new-{secrets.token_hex(8)}"
+        part.write_text(json.dumps(pin), "utf-8")
+        os.replace(part, folder / f"{key_of(place)}.json")
 
 
 def _renamed(folder: Path, target: Path) -> bool:

@@ -1,12 +1,7 @@
-"""Checkpoints: a session's files as one content-addressed snapshot on the host, for any runtime.
+"""Checkpoints: a session's files as one snapshot on the host, and from there into a sandbox of any runtime.
 
-    <state>/objects/<aa>/<sha256>        file contents, each once
-    <state>/snapshots/<sha256>.json      names, kinds, modes, times, hashes; and what was staged
-    <state>/sessions/<id>.json           the latest snapshot of a session
-
-Everything is written beside its place and renamed, contents before the snapshot that names them and that
-before the pointer: killing the host at any moment leaves the last complete snapshot in force. Contents are
-verified by their hash when they are read.
+Only what changed since the last checkpoint is copied. Contents and snapshots are kept as `objects` says, and
+which snapshot is a session's latest as `executor.state` says. A checkpoint is in force when both have it.
 """
 
 from __future__ import annotations
@@ -14,107 +9,145 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
-import json
 import os
-import secrets
-import time
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+import threading
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from executor.channel import Channel
-from executor.errors import BadRequestError, SandboxError
+from executor.errors import PlatformError, SandboxError, StateError
 from executor.guest import records
+from executor.state import FILE, Database, KeptSession, Sessions
 from executor.workspace import layout
+from executor.workspace.objects import Objects, to_its_end
+from executor.workspace.snapshot import DamagedError, Saved, Snapshot, parse
 
-VERSION = 1
-PIECE = 60 * 1024
 # What every sandbox makes by itself.
 OWN = (*layout.WORKSPACE_LINKS, b"/workspace/runs")
 FOLDERS = (b"/workspace/inputs", b"/workspace/work", b"/workspace/out")
-IN_MEMORY = 1 << 20  # a smaller file is written to disk only when it is new
 KINDS = {records.REGULAR: "file", records.FOLDER: "folder", records.LINK: "link"}
+# Kernels tell times by a tick of at most 10 ms: what is read so long after its time was seen cannot change
+# later and keep that time.
+TICK = 0.012
+DUE = 256  # snapshots that newer ones replaced, after which what they held is cleared away
+ROOTS = (layout.WORKSPACE.encode(), layout.SKILLS.encode())
 
-
-@dataclass(frozen=True)
-class Saved:
-    """One entry of a snapshot. `path` is absolute inside the sandbox."""
-
-    path: bytes
-    kind: str
-    mode: int
-    size: int = 0
-    mtime_ns: int = 0
-    sha256: str = ""
-    target: bytes = b""
+Stamp = tuple[int, int, int, int]  # kind, size, mode, time of the last change of anything
 
 
 @dataclass
-class Snapshot:
-    """A session's files, and the digests of the skills that were staged in it."""
+class Taken:
+    """What the last snapshot of a live sandbox held, by what its files looked like then."""
 
-    entries: list[Saved]
-    skills: dict[str, Any] = field(default_factory=dict)
-    id: str = ""
-    """SHA-256 of what it holds."""
-    size: int = 0
-    """Bytes of all its files."""
-    warnings: list[str] = field(default_factory=list)
-
-    def dump(self) -> bytes:
-        """Canonical JSON: equal snapshots have equal bytes."""
-        entries = [
-            {
-                "path": os.fsdecode(entry.path),
-                "kind": entry.kind,
-                "mode": entry.mode,
-                "size": entry.size,
-                "mtime_ns": entry.mtime_ns,
-                "sha256": entry.sha256,
-                "target": os.fsdecode(entry.target),
-            }
-            for entry in sorted(self.entries, key=lambda entry: entry.path)
-        ]
-        whole = {"version": VERSION, "entries": entries, "skills": self.skills}
-        return json.dumps(whole, sort_keys=True, separators=(",", ":")).encode("ascii")
+    entries: dict[bytes, tuple[Stamp, Saved]]
+    folders: dict[bytes, int]
+    """Path → mode."""
+    snapshot: Snapshot
 
 
 class Store:
-    """Snapshots in a folder of the host that only its owner can read."""
+    """Checkpoints in a folder of the host that only its owner can read."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.objects = Objects(folder)
+        self._sessions: Sessions | None = None
+        self._opening = threading.Lock()
+
+    @property
+    def sessions(self) -> Sessions:
+        """Whose the snapshots are. StateError when the database cannot be used."""
+        with self._opening:
+            if self._sessions is None:
+                self._sessions = Sessions(Database(self.folder / FILE))
+            return self._sessions
+
+    def close(self) -> None:
+        """Close the database."""
+        if self._sessions is not None:
+            self._sessions.database.close()
+            self._sessions = None
 
     # -- taking --
 
-    async def take(
+    @contextlib.asynccontextmanager
+    async def taking(
         self, channel: Channel, *, skills: dict[str, Any], most_bytes: int, before: Taken | None
+    ) -> AsyncIterator[tuple[Snapshot, Taken]]:
+        """Copy what changed since `before`, and make a snapshot of all of it.
+
+        `most_bytes`: of all files together. It is safe from being cleared away while the block runs, which
+        has to make it some session's latest. SandboxError when the sandbox cannot give it, StateError when
+        the host cannot keep it.
+        """
+        async with self.objects.shared():
+            try:
+                yield await self._take(channel, skills, most_bytes, before)
+            except OSError as error:
+                raise self.objects.failed(error) from error
+
+    async def _take(
+        self, channel: Channel, skills: dict[str, Any], most_bytes: int, before: Taken | None
     ) -> tuple[Snapshot, Taken]:
-        """Copy what changed since `before`, and make a snapshot of all of it."""
-        roots = [layout.WORKSPACE.encode(), layout.SKILLS.encode()]
-        listing = await channel.list_files(roots)
-        known = before.entries if before is not None else {}
-        taken = Taken({})
-        wanted: list[bytes] = []
+        if before is not None and not self.objects.manifest(before.snapshot.id).exists():
+            before = None  # it was cleared away, and its contents may have been
         snapshot = Snapshot([], skills)
-        for root in roots:
+        taken = Taken({}, {}, snapshot)
+        wanted = await self._look(channel, taken, before)
+        if before is not None and not wanted and _same(taken, before):
+            before.snapshot.warnings = snapshot.warnings
+            return before.snapshot, before
+        if sum(stamp[1] for stamp, _ in taken.entries.values()) > most_bytes:
+            raise _too_much(most_bytes)
+        parts: dict[str, Path] = {}
+        try:
+            if wanted:
+                await asyncio.sleep(TICK)
+                await self._fetch(channel, wanted, taken, most_bytes, parts)
+            snapshot.entries = [saved for _, saved in taken.entries.values()]
+            snapshot.entries += [Saved(path, "folder", mode) for path, mode in taken.folders.items()]
+            try:
+                data = await asyncio.to_thread(snapshot.sealed)
+            except DamagedError as error:
+                raise SandboxError(
+                    f"no checkpoint was taken: the listing of its files is false: {error}"
+                ) from None
+            await to_its_end(lambda: self.objects.add(parts, (snapshot.id, data)))
+        finally:
+            for part in parts.values():
+                part.unlink(missing_ok=True)
+        return snapshot, taken
+
+    async def _look(self, channel: Channel, taken: Taken, before: Taken | None) -> list[bytes]:
+        """List the files; those whose content has to be fetched."""
+        listing = await channel.list_files(list(ROOTS))
+        for root in ROOTS:
             found = listing.roots.get(root)
             if not isinstance(found, bytes):
                 raise SandboxError(
                     f"no checkpoint was taken: {root.decode()} cannot be listed: {os.strerror(found or 5)}"
                 )
+        known = before.entries if before is not None else {}
+        warnings = taken.snapshot.warnings
+        wanted: list[bytes] = []
         for entry in listing.entries:
             if _left_out(entry.path):
                 continue
+            if entry.path in taken.entries or entry.path in taken.folders:
+                raise SandboxError(
+                    f"no checkpoint was taken: {layout.shown(entry.path)} is listed twice",
+                    hint="A script may have taken over the sandbox: end the session.",
+                )
             if entry.path in FOLDERS and entry.kind == records.REGULAR:
-                snapshot.warnings.append(f"{layout.shown(entry.path)} is no folder any more: left out")
+                warnings.append(f"{layout.shown(entry.path)} is no folder any more: left out")
                 continue
             kind = KINDS.get(entry.kind)
             if kind is None:
-                snapshot.warnings.append(f"{layout.shown(entry.path)} is no file, folder or link: left out")
+                warnings.append(f"{layout.shown(entry.path)} is no file, folder or link: left out")
             elif kind == "folder":
-                snapshot.entries.append(Saved(entry.path, kind, entry.mode))
+                taken.folders[entry.path] = entry.mode
             else:
                 stamp = (entry.kind, entry.size, entry.mode, entry.changed_ns)
                 old = known.get(entry.path)
@@ -123,15 +156,7 @@ class Store:
                 else:
                     wanted.append(entry.path)
                     taken.entries[entry.path] = (stamp, Saved(entry.path, kind, entry.mode))
-        fresh: list[Path] = []
-        await self._fetch(channel, wanted, taken, most_bytes, snapshot.warnings, fresh)
-        await asyncio.to_thread(_sync, fresh)
-        snapshot.entries.extend(saved for _, saved in taken.entries.values())
-        snapshot.size = sum(entry.size for entry in snapshot.entries)
-        data = snapshot.dump()
-        snapshot.id = hashlib.sha256(data).hexdigest()
-        self._write(self.folder / "snapshots" / f"{snapshot.id}.json", data)
-        return snapshot, taken
+        return wanted
 
     async def _fetch(
         self,
@@ -139,17 +164,26 @@ class Store:
         paths: list[bytes],
         taken: Taken,
         most_bytes: int,
-        warnings: list[str],
-        fresh: list[Path],
+        parts: dict[str, Path],
     ) -> None:
+        """The contents into parts, by hash. Sizes in the listing were only claims: bytes are counted."""
+        warnings = taken.snapshot.warnings
         current: list[_Incoming] = []
+        left = most_bytes
 
         def begin(name: bytes, record: records.Record | int) -> None:
             if isinstance(record, int):
                 warnings.append(f"{layout.shown(name)} could not be read: {os.strerror(record)}")
                 del taken.entries[name]
             else:
-                current.append(_Incoming(self.folder, name, record))
+                current.append(_Incoming(self.objects, name, record))
+
+        def chunk(data: bytes) -> None:
+            nonlocal left
+            left -= len(data)
+            if left < 0:
+                raise _too_much(most_bytes)
+            current[-1].add(data)
 
         def end(error: int) -> None:
             incoming = current.pop()
@@ -159,33 +193,38 @@ class Store:
                 warnings.append(f"{layout.shown(incoming.name)} could not be read: {os.strerror(error)}")
                 del taken.entries[incoming.name]
             else:
-                taken.entries[incoming.name] = (stamp, incoming.finish(self, listed, fresh))
+                taken.entries[incoming.name] = (stamp, incoming.finish(listed, parts))
 
-        if paths:
-            try:
-                await channel.get_files(
-                    paths,
-                    limit=most_bytes,
-                    begin=begin,
-                    chunk=lambda data: current[-1].add(data),
-                    end=end,
-                    links=True,
-                )
-            finally:
-                for incoming in current:
-                    incoming.drop()
+        try:
+            await channel.get_files(paths, limit=most_bytes, begin=begin, chunk=chunk, end=end, links=True)
+        finally:
+            for incoming in current:
+                incoming.drop()
 
     # -- giving back --
 
-    async def restore(self, channel: Channel, snapshot: Snapshot) -> None:
-        """Put a snapshot's files into a fresh sandbox. SandboxError when a content is damaged."""
-        for root in (layout.WORKSPACE.encode(), layout.SKILLS.encode()):
-            below = [entry for entry in snapshot.entries if entry.path.startswith(root + b"/")]
-            if below:
-                await channel.put_files(root, self._records(below, len(root) + 1))
+    async def restore(self, channel: Channel, snapshot: Snapshot) -> Taken:
+        """Put a snapshot's files into a fresh sandbox in which nothing has run; what the next checkpoint may
+        rely on. StateError when a content is damaged.
+        """
+        async with self.objects.shared():
+            for root in ROOTS:
+                below = [entry for entry in snapshot.entries if entry.path.startswith(root + b"/")]
+                if below:
+                    await channel.put_files(root, self._records(below, len(root) + 1))
+        await asyncio.sleep(TICK)
+        saved = {entry.path: entry for entry in snapshot.entries if entry.kind != "folder"}
+        taken = Taken({}, {}, snapshot)
+        for entry in (await channel.list_files(list(ROOTS))).entries:
+            old = saved.get(entry.path)
+            if old is not None and (KINDS.get(entry.kind), entry.size) == (old.kind, old.size):
+                taken.entries[entry.path] = ((entry.kind, entry.size, entry.mode, entry.changed_ns), old)
+            elif entry.kind == records.FOLDER and not _left_out(entry.path):
+                taken.folders[entry.path] = entry.mode
+        return taken
 
     def _records(self, entries: list[Saved], skip: int) -> Iterator[bytes]:
-        for entry in sorted(entries, key=lambda entry: entry.path):
+        for entry in entries:
             name = entry.path[skip:]
             if entry.kind == "folder":
                 yield records.pack_record(records.FOLDER, name, entry.mode)
@@ -194,149 +233,125 @@ class Store:
                 yield records.pack_chunk(entry.target) + records.pack_end()
             else:
                 yield records.pack_record(records.REGULAR, name, entry.mode, entry.size, entry.mtime_ns, True)
-                yield from self._content(entry)
+                yield from map(records.pack_chunk, self.objects.read(entry.sha256))
                 yield records.pack_end()
 
-    def _content(self, entry: Saved) -> Iterator[bytes]:
-        sha = hashlib.sha256()
-        try:
-            with open(self._object(entry.sha256), "rb") as file:
-                while piece := file.read(PIECE):
-                    sha.update(piece)
-                    yield records.pack_chunk(piece)
-        except FileNotFoundError:
-            raise SandboxError(f"the snapshot is damaged: {entry.sha256} is missing") from None
-        if sha.hexdigest() != entry.sha256:
-            raise SandboxError(
-                f"the snapshot is damaged: {self._object(entry.sha256)} does not have the hash of its name"
-            )
-
-    # -- names --
-
-    def remember(self, session: str, snapshot: Snapshot) -> None:
-        """Make a snapshot the latest of a session."""
-        note = {"snapshot": snapshot.id, "updated": int(time.time())}
-        self._write(self.folder / "sessions" / f"{session}.json", json.dumps(note).encode())
+    # -- snapshots by name --
 
     def latest(self, session: str) -> Snapshot | None:
-        """The latest snapshot of a session, None when there is none. BadRequestError when it is damaged."""
-        try:
-            note = json.loads((self.folder / "sessions" / f"{session}.json").read_bytes())
-            return self.load(str(note["snapshot"]))
-        except FileNotFoundError:
+        """The latest snapshot of a session, None when there is none. StateError when it is damaged."""
+        if not (self.folder / FILE).exists():
             return None
-        except (ValueError, KeyError, TypeError) as error:
-            raise BadRequestError(f"the note of session {session!r} is damaged: {error}") from error
+        found = self.sessions.get(session)
+        return self.load(found.snapshot) if found is not None and found.snapshot else None
 
     def load(self, snapshot_id: str) -> Snapshot:
-        """A snapshot by its id. BadRequestError when it is not there or not what its name says."""
-        path = self.folder / "snapshots" / f"{snapshot_id}.json"
+        """A snapshot by its id. StateError when it is not there or not what its name says."""
+        path = self.objects.manifest(snapshot_id)
         try:
-            data = path.read_bytes()
+            return parse(path.read_bytes(), snapshot_id)
         except OSError as error:
-            raise BadRequestError(f"there is no snapshot {snapshot_id!r} in {self.folder}") from error
-        if hashlib.sha256(data).hexdigest() != snapshot_id:
-            raise BadRequestError(f"{path} is damaged: it does not have the hash of its name")
-        found = json.loads(data)
-        entries = [
-            Saved(
-                path=os.fsencode(entry["path"]),
-                kind=entry["kind"],
-                mode=entry["mode"],
-                size=entry["size"],
-                mtime_ns=entry["mtime_ns"],
-                sha256=entry["sha256"],
-                target=os.fsencode(entry["target"]),
-            )
-            for entry in found["entries"]
-        ]
-        return Snapshot(entries, found["skills"], snapshot_id, sum(entry.size for entry in entries))
+            raise StateError(f"there is no snapshot {snapshot_id!r} in {self.folder}") from error
+        except DamagedError as error:
+            raise StateError(f"{path} is damaged: {error}") from None
 
-    def _object(self, sha256: str) -> Path:
-        return self.folder / "objects" / sha256[:2] / sha256
+    def verify(self, session: KeptSession) -> Snapshot:
+        """A session's latest snapshot with every content looked through. StateError when one is damaged."""
+        snapshot = self.load(session.snapshot)
+        for sha256 in {entry.sha256 for entry in snapshot.entries if entry.sha256}:
+            for _piece in self.objects.read(sha256):
+                pass
+        return snapshot
 
-    def _write(self, path: Path, data: bytes) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        part = path.parent / f".part-{secrets.token_hex(6)}"
-        try:
-            with open(part, "xb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(part, path)
-        finally:
-            with contextlib.suppress(OSError):
-                part.unlink()
+    def clear(self, patience: float = 10.0) -> tuple[int, int, int]:
+        """Remove what no session refers to: (snapshots, contents, bytes). StateError when others are at work,
+        or when something is damaged that may still be wanted.
+        """
+        database = self.sessions.database
+        with self.objects.held(alone=True, patience=patience):
+            if database.set_aside:
+                raise StateError(
+                    f"nothing was cleared away: {database.set_aside[0]} may know of sessions here",
+                    hint="Remove that file when nothing of it is wanted any more.",
+                )
+            referred = self.sessions.snapshots()
+            contents: set[str] = set()
+            for snapshot, session in referred.items():
+                try:
+                    contents |= {entry.sha256 for entry in self.load(snapshot).entries}
+                except StateError as error:
+                    raise StateError(
+                        f"nothing was cleared away: {error.message}",
+                        hint=f"executor sessions rm {session} gives up what is left of that session.",
+                    ) from None
+            database.to_disk()  # before what an older state of it refers to goes
+            cleared = self.objects.clear(referred, contents)
+            self.sessions.cleared()
+        return cleared
 
-
-@dataclass
-class Taken:
-    """What the last snapshot of a live session held, by what its files looked like then."""
-
-    entries: dict[bytes, tuple[tuple[int, int, int, int], Saved]]
+    def clear_if_due(self) -> None:
+        """The same now and then, when nobody is at work; what stands in its way is met the next time."""
+        with contextlib.suppress(StateError, PlatformError, OSError):
+            if self._sessions is not None and self.sessions.garbage() >= DUE:
+                self.clear(patience=0)
 
 
 class _Incoming:
     """One file on its way into the store."""
 
-    def __init__(self, folder: Path, name: bytes, record: records.Record) -> None:
+    def __init__(self, objects: Objects, name: bytes, record: records.Record) -> None:
         self.name = name
         self.record = record
         self.sha = hashlib.sha256()
         self.size = 0
         self.target = bytearray()
         self.part: Path | None = None
-        self.file: Any = None
-        self.kept = bytearray()
-        self.objects = folder / "objects"
+        self.file: IO[bytes] | None = None
+        if record.kind != records.LINK:
+            self.part, self.file = objects.part()
 
     def add(self, data: bytes) -> None:
-        if self.record.kind == records.LINK:
-            self.target += data
-            return
-        self.sha.update(data)
-        self.size += len(data)
-        self.kept += data
-        if self.file is not None or len(self.kept) > IN_MEMORY:
-            self.spill()
-
-    def spill(self) -> None:
         if self.file is None:
-            self.objects.mkdir(parents=True, exist_ok=True, mode=0o700)
-            self.part = self.objects / f".part-{secrets.token_hex(8)}"
-            self.file = open(self.part, "xb")  # noqa: SIM115  closed by finish or drop
-        self.file.write(self.kept)
-        self.kept.clear()
-
-    def finish(self, store: Store, listed: Saved, fresh: list[Path]) -> Saved:
-        if self.record.kind == records.LINK:
-            return Saved(self.name, "link", 0o777, target=bytes(self.target))
-        digest = self.sha.hexdigest()
-        path = store._object(digest)
-        if path.exists():
-            self.drop()
+            self.target += data
         else:
-            self.spill()
-            self.file.close()
-            assert self.part is not None
-            path.parent.mkdir(exist_ok=True, mode=0o700)
-            os.replace(self.part, path)
-            fresh.append(path)
-        return Saved(self.name, "file", listed.mode, self.size, self.record.mtime_ns, digest)
+            self.sha.update(data)
+            self.size += len(data)
+            self.file.write(data)
+
+    def finish(self, listed: Saved, parts: dict[str, Path]) -> Saved:
+        if self.file is None or self.part is None:
+            return Saved(self.name, "link", 0o777, target=bytes(self.target))
+        self.file.close()
+        digest = self.sha.hexdigest()
+        if digest in parts:
+            self.part.unlink()
+        else:
+            parts[digest] = self.part
+        mtime = min(self.record.mtime_ns, records.LATEST)
+        return Saved(self.name, "file", listed.mode, self.size, mtime, digest)
 
     def drop(self) -> None:
-        if self.file is not None:
-            self.file.close()
+        if self.file is not None and self.part is not None:
             with contextlib.suppress(OSError):
-                if self.part is not None:
-                    self.part.unlink()
+                self.file.close()
+            with contextlib.suppress(OSError):
+                self.part.unlink()
 
 
-def _sync(paths: list[Path]) -> None:
-    """To the disk, before a snapshot names them."""
-    for path in paths:
-        with open(path, "rb") as file:
-            os.fsync(file.fileno())
+def _same(taken: Taken, before: Taken) -> bool:
+    """Whether nothing is new and nothing is gone. (A change of what is there was seen before.)"""
+    return (
+        taken.entries.keys() == before.entries.keys()
+        and taken.folders == before.folders
+        and taken.snapshot.skills == before.snapshot.skills
+    )
+
+
+def _too_much(most_bytes: int) -> SandboxError:
+    return SandboxError(
+        f"no checkpoint was taken: its files are more than {most_bytes >> 20} MiB together",
+        hint="Sparse files count with their full size: remove them, or raise Limits(disk=…).",
+    )
 
 
 def _left_out(path: bytes) -> bool:

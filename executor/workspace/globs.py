@@ -33,6 +33,7 @@ from dataclasses import dataclass, field
 import bracex
 
 from executor.errors import BadPathError
+from executor.workspace.text import to_bytes
 
 MAX_PATTERN = 4096
 """Characters of one pattern: as long as the longest path."""
@@ -72,7 +73,7 @@ class Glob:
     def matches(self, path: bytes | str) -> bool:
         """Whether the pattern means this absolute path, such as `/workspace/out/a b.txt`.
 
-        Bytes that are not UTF-8 are surrogates in a str, as `os.fsdecode` makes them. All globs of one
+        Bytes that are not UTF-8 are surrogates in a str, as `text.to_text` makes them. All globs of one
         pattern give the same answer.
         """
         if isinstance(path, bytes):
@@ -143,6 +144,10 @@ def _compile(pattern: str, variables: Mapping[str, str], skill: str | None) -> l
         raise BadPathError("an output glob is empty", hint="write for example out/** or skills/x/*.svg")
     if "\0" in pattern:
         raise BadPathError(f"the output glob {pattern[:80]!r} holds a NUL character")
+    try:
+        to_bytes(pattern)
+    except UnicodeEncodeError:
+        raise BadPathError(f"the output glob {pattern[:80]!r} holds what is no character") from None
     if len(pattern) > MAX_PATTERN:
         raise BadPathError(f"an output glob has {len(pattern)} characters, more than {MAX_PATTERN}")
     if skill is not None and (skill in ("", ".", "..") or "/" in skill or "\0" in skill):

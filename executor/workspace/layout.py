@@ -5,11 +5,11 @@ Data and pure functions: nothing here opens a file.
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Mapping
 
 from executor.errors import BadPathError, BadRequestError
+from executor.workspace.text import to_bytes, to_text
 
 WORKSPACE = "/workspace"
 SKILLS = "/skills"
@@ -60,6 +60,9 @@ ENVIRONMENT = {
     "GIT_TERMINAL_PROMPT": "0",
 }
 TERMINAL = {"TERM": "xterm-256color"}
+_ENCODED, _ENCODED_TERMINAL = (
+    {name.encode(): value.encode() for name, value in table.items()} for table in (ENVIRONMENT, TERMINAL)
+)
 
 _VARIABLE = re.compile(r"\$(?:(\w+)|\{(\w+)\})(?=/|\Z)", re.ASCII)
 
@@ -75,16 +78,20 @@ def folders(*, run_id: str = "", skill: str | None = None) -> dict[str, str]:
     return found
 
 
+def search_path(own: str) -> str:
+    """PATH of a run in an image whose own is `own`, '' for the usual one."""
+    return f"{OWN_BIN}:{own or USUAL_PATH}"
+
+
 def environment(
     *layers: Mapping[str, str], run_id: str, skill: str | None = None, path: str = "", tty: bool = False
 ) -> dict[bytes, bytes]:
     """The whole environment of a run: ours, then each of `layers`, a later one over an earlier one."""
-    merged = {"PATH": f"{OWN_BIN}:{path or USUAL_PATH}", **ENVIRONMENT, **(TERMINAL if tty else {})}
-    merged.update(folders(run_id=run_id, skill=skill))
+    merged = {"PATH": search_path(path), **folders(run_id=run_id, skill=skill)}
     for layer in layers:
         merged.update(layer)
     merged["EXECUTOR_RUN_ID"] = run_id  # how the guest knows whose an orphan is
-    found = {}
+    found = {**_ENCODED, **_ENCODED_TERMINAL} if tty else dict(_ENCODED)
     for name, value in merged.items():
         if not isinstance(name, str) or not isinstance(value, str):
             raise BadRequestError(f"the variable {name!r} is {value!r}: both parts have to be text")
@@ -93,7 +100,7 @@ def environment(
                 f"{name!r} cannot be a variable: a name is not empty and has no '=', neither part has a NUL"
             )
         try:
-            found[os.fsencode(name)] = os.fsencode(value)
+            found[to_bytes(name)] = to_bytes(value)
         except UnicodeEncodeError:
             raise BadRequestError(f"{name!r} cannot be a variable: it has a lone surrogate") from None
     return found
@@ -128,10 +135,18 @@ def absolute(text: str, *, variables: Mapping[str, str] = DIRS, below: str = WOR
     return "/" + "/".join(parts)
 
 
+def split(target: str) -> tuple[bytes, bytes]:
+    """An absolute path as one of the two roots and the rest. BadPathError for a root itself."""
+    for root in (WORKSPACE, SKILLS):
+        if target.startswith(root + "/"):
+            return root.encode(), to_bytes(target[len(root) + 1 :])
+    raise BadPathError(f"{target!r} is a folder that every session has: name a file or folder in it")
+
+
 def _check_length(text: str) -> None:
     """BadPathError for what no file system of a sandbox could hold."""
     try:
-        path = os.fsencode(text)
+        path = to_bytes(text)
     except UnicodeEncodeError:
         raise BadPathError(f"{text[:80]!r} cannot be a path: it has no bytes") from None
     parts = path.split(b"/")
@@ -162,11 +177,11 @@ def is_own_link(path: bytes) -> bool:
     """Whether a link belongs here: one of those that every workspace and every staged skill has."""
     if path in WORKSPACE_LINKS:
         return True
-    parts = os.fsdecode(path).split("/")
+    parts = to_text(path).split("/")
     return len(parts) == 4 and parts[1] == "skills" and parts[3] in SKILL_LINKS
 
 
 def shown(path: bytes) -> str:
     """A sandbox path as `OutputFile.path`: relative to /workspace, or `skills/…`."""
-    text = os.fsdecode(path)
+    text = to_text(path)
     return text.removeprefix(WORKSPACE + "/").removeprefix("/")

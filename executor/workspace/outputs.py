@@ -18,6 +18,7 @@ from executor.errors import BadPathError, SandboxError
 from executor.guest import records
 from executor.models import OutputFile, OutputLimits
 from executor.workspace import globs, layout, mime
+from executor.workspace.text import to_bytes, to_text
 
 HEAD = 8192  # bytes that the MIME type is judged by
 ENOENT = 2
@@ -109,7 +110,7 @@ async def _matches(channel: Channel, wanted: list[globs.Glob], found: Collection
     """path → listed size of every regular file that a glob means."""
     matches: dict[bytes, int] = {}
     for recursive in (False, True):
-        roots = sorted({os.fsencode(glob.root) for glob in wanted if glob.recursive == recursive})
+        roots = sorted({to_bytes(glob.root) for glob in wanted if glob.recursive == recursive})
         if not roots:
             continue
         listing = await channel.list_files(roots, recursive=recursive)
@@ -120,7 +121,7 @@ async def _matches(channel: Channel, wanted: list[globs.Glob], found: Collection
                     why = _REASONS.get(canonical or 0) or os.strerror(canonical or 0)
                     found.warnings.append(f"{layout.shown(root)}: {why}: not collected")
                 continue
-            here = [glob for glob in wanted if glob.recursive == recursive and os.fsencode(glob.root) == root]
+            here = [glob for glob in wanted if glob.recursive == recursive and to_bytes(glob.root) == root]
             for entry in listing.entries:
                 if entry.root != canonical:
                     continue
@@ -211,7 +212,7 @@ def make_file(name: bytes, reading: _Reading, limits: OutputLimits) -> tuple[Out
     file = OutputFile(
         path=layout.shown(name),
         size=reading.size,
-        mime=mime.guess(os.fsdecode(name).rpartition("/")[2], bytes(reading.head), reading.size),
+        mime=mime.guess(to_text(name).rpartition("/")[2], bytes(reading.head), reading.size),
         sha256=reading.sha.hexdigest(),
         encoding=encoding,
         content=content,
@@ -242,7 +243,7 @@ def decode(file: OutputFile) -> bytes | None:
 async def read_whole(channel: Channel, path: str, *, most_bytes: int, take: Callable[[bytes], None]) -> None:
     """Stream one file. BadPathError when there is none, SandboxError when it cannot be read."""
     failed: list[int] = []
-    name = os.fsencode(path if path.startswith("/") else layout.absolute(path))
+    name = to_bytes(path if path.startswith("/") else layout.absolute(path))
 
     def begin(_name: bytes, record: records.Record | int) -> None:
         if isinstance(record, int):

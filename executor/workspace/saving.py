@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from executor.errors import BadPathError
+from executor.workspace.text import to_bytes
 
 # What a terminal, a shell or another file system would trip over is written as %XX: control characters,
 # those that reorder or end a line, bytes that are not UTF-8 (lone surrogates here), `\` and `%` itself.
@@ -43,6 +44,10 @@ def safe_component(name: bytes) -> str:
     shown = _UNSAFE.sub(encode, name.decode("utf-8", "surrogateescape"))
     if shown.startswith("-"):
         shown = "%2D" + shown[1:]
+    try:
+        os.fsencode(shown)
+    except UnicodeEncodeError:  # this host's names are not UTF-8
+        shown = re.sub(r"[^\x00-\x7f]+", encode, shown)
     if sys.platform == "win32":
         shown = shown.rstrip(". ") or "_"
     return shown
@@ -54,10 +59,10 @@ def saving(target: str | os.PathLike[str], path: str, *, overwrite: bool = False
 
     BadPathError when something is there already (and `overwrite` is False) or a link is in the way.
     """
-    parts = [safe_component(part) for part in os.fsencode(path).split(b"/")]
+    parts = [safe_component(part) for part in to_bytes(path).split(b"/")]
     if any(part in ("", ".", "..") for part in parts):
         raise BadPathError(f"{path!r} cannot be saved: it is not a plain relative path")
-    if any(len(os.fsencode(part)) > MAX_NAME for part in parts):
+    if any(len(to_bytes(part)) > MAX_NAME for part in parts):
         raise BadPathError(
             f"{path!r} cannot be saved: as %XX its name is longer than {MAX_NAME} bytes",
             hint="Take its bytes with read() and choose a name.",

@@ -114,6 +114,8 @@ class Stager:
 
     def __init__(self) -> None:
         self._known: dict[str, tuple[tuple[int, ...], Item]] = {}
+        self._digests: dict[Path, tuple[list[Item], str]] = {}
+        """The entries of a folder and their digest, for as long as they are the same."""
 
     def skill(self, path: Path, *, most_bytes: int) -> Folder:
         """A skill's copy: scripts executable and mended, links to the workspace added, all of it digested.
@@ -127,7 +129,10 @@ class Stager:
                 folder.warnings.append(f"the skill has its own {name}/: it is kept, and no link to {target}")
             else:
                 folder.items.append(Item(name.encode(), records.LINK, target=target.encode()))
-        folder.digest = _digest(folder.items)
+        items, folder.digest = self._digests.get(path, ([], ""))
+        if items != folder.items:
+            folder.digest = _digest(folder.items)
+            self._digests[path] = (folder.items, folder.digest)
         return folder
 
     def inputs(self, path: Path, *, most_bytes: int) -> Folder:
@@ -158,9 +163,8 @@ class Stager:
         self, folder: str, prefix: bytes, root: str, mend: bool, most_bytes: int, warnings: list[str]
     ) -> Iterator[Item]:
         with os.scandir(folder) as entries:
-            found = sorted(entries, key=lambda entry: os.fsencode(entry.name))
-        for entry in found:
-            raw = os.fsencode(entry.name)
+            found = sorted([(os.fsencode(entry.name), entry) for entry in entries])
+        for raw, entry in found:
             name = prefix + raw
             if entry.is_symlink():
                 link = self._link(entry.path, name, root)
@@ -179,9 +183,10 @@ class Stager:
                 yield Item(name, records.FOLDER)
                 yield from self._walk(entry.path, name + b"/", root, mend, most_bytes, warnings)
             elif entry.is_file(follow_symlinks=False):
-                if entry.stat(follow_symlinks=False).st_size > most_bytes:  # before it is read
+                info = entry.stat(follow_symlinks=False)
+                if info.st_size > most_bytes:  # before it is read
                     raise _too_large(entry.path, most_bytes)
-                yield self._file(entry, name, mend)
+                yield self._file(entry.path, info, name, mend)
             else:
                 warnings.append(f"{os.fsdecode(name)!r} is not a file, a folder or a link: left out")
 
@@ -195,19 +200,18 @@ class Stager:
         target = os.path.relpath(real, os.path.realpath(os.path.dirname(path)))
         return Item(name, records.LINK, target=os.fsencode(target.replace(os.sep, "/")))
 
-    def _file(self, entry: os.DirEntry[str], name: bytes, mend: bool) -> Item:
-        info = entry.stat(follow_symlinks=False)
+    def _file(self, path: str, info: os.stat_result, name: bytes, mend: bool) -> Item:
         stamp = (info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns, info.st_mode, int(mend))
-        known = self._known.get(entry.path)
+        known = self._known.get(path)
         if known is not None and known[0] == stamp and known[1].name == name:
             return known[1]
-        item = _read_file(entry.path, name, info, mend)
+        item = _read_file(path, name, info, mend)
         # A file that changed just now may change again within one tick of the file system's clock.
         settled = time.time_ns() - max(info.st_mtime_ns, info.st_ctime_ns) > TICK_NS
         if settled and (item.content is None or len(item.content) < 1 << 20):
             if len(self._known) > 200_000:
                 self._known.clear()
-            self._known[entry.path] = (stamp, item)
+            self._known[path] = (stamp, item)
         return item
 
 

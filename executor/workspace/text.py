@@ -23,6 +23,18 @@ _SHORT = {"\t": "\\t", "\n": "\\n", "\r": "\\r"}
 _MARKER = "\n[... {:,} bytes omitted ...]\n"
 
 
+def to_bytes(name: str) -> bytes:
+    """The bytes of a name in a sandbox, where names are UTF-8 whatever the host's locale is; the reverse of
+    `to_text`. UnicodeEncodeError for surrogates that stand for no byte.
+    """
+    return name.encode("utf-8", "surrogateescape")
+
+
+def to_text(name: bytes) -> str:
+    """A name in a sandbox as text; bytes that are not UTF-8 stand as lone surrogates."""
+    return name.decode("utf-8", "surrogateescape")
+
+
 def decode(data: bytes) -> str:
     """UTF-8; what is not becomes U+FFFD."""
     return data.decode("utf-8", errors="replace")

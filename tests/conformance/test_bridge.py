@@ -8,6 +8,7 @@ runs stay healthy.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import textwrap
 import threading
@@ -24,6 +25,8 @@ from executor import (
     ExecResult,
     Executor,
     Grant,
+    HostFile,
+    SandboxFile,
     Session,
     ToolContext,
     ToolSpec,
@@ -164,14 +167,17 @@ echo good
 
 
 def test_python_calls(shared: Session) -> None:
+    """TH-57"""
     assert ended(run_python(shared, PYTHON, Grant(tools=[add, echo]))) == "good\n"
 
 
 def test_node_calls(shared: Session) -> None:
+    """TH-57"""
     assert ended(run_node(shared, NODE, Grant(tools=[add, echo]))) == "good\n"
 
 
 def test_bash_calls(shared: Session) -> None:
+    """TH-63"""
     shared.put("work/probe.sh", BASH)
     result = shared.exec("bash work/probe.sh", grant=Grant(tools=[add, echo]))
     assert (result.stdout, result.exit_code) == ("good\n", 0), result.stderr
@@ -227,6 +233,7 @@ def test_the_sessions_grant_bounds_every_run(executor: Executor) -> None:
 
 
 def test_front_matter_narrows(executor: Executor, skills_root: Path) -> None:
+    """TH-50"""
     folder = skills_root / "narrowing"
     folder.mkdir(exist_ok=True)
     (folder / "SKILL.md").write_text(
@@ -281,6 +288,7 @@ def offered(tmp_path: Path) -> Path:
 
 
 def test_45_the_workspace_is_read_by_default(shared: Session, offered: Path) -> None:
+    """ref-45, TH-56, TH-53"""
     grant = Grant(root=offered)
     python = ended(run_python(shared, WORKSPACE_PYTHON, grant)).splitlines()
     assert python[0] == "hello ['a.txt', 'link', 'sub'] ['sub/n.md'] 5 None"
@@ -317,6 +325,7 @@ def test_without_a_root_there_is_no_workspace(shared: Session) -> None:
 
 
 def test_writing_any_bytes(shared: Session, offered: Path) -> None:
+    """TH-56"""
     grant = Grant(root=offered, workspace="read-write")
     data = bytes(range(256)) * 700
     shared.put("work/data.bin", data)
@@ -334,12 +343,128 @@ def test_writing_any_bytes(shared: Session, offered: Path) -> None:
     assert back.stdout == "same\n"
 
 
+def test_45_a_root_that_is_not_of_this_machine(shared: Session) -> None:
+    """ref-45"""
+    storage = pytest.importorskip("fsspec").filesystem("memory")
+    storage.pipe_file("/shelf/notes/a.txt", b"hello")
+    storage.pipe_file("/shelf/secret.txt", b"secret outside")
+    read = Grant(root="memory://shelf/notes")
+    python = "from skill_tools import workspace as w\nprint(w.read_file('a.txt'), w.glob('*'), w.stat('b'))\n"
+    python += "for act in (lambda: w.read_file('missing'), lambda: w.write_file('b', 'x'), lambda: w.read_file('../secret.txt')):\n"
+    python += "    try: act()\n    except OSError as e: print(e.code)\n"
+    assert ended(run_python(shared, python, read)).split("\n") == [
+        "hello ['a.txt'] None",
+        "NOT_FOUND",
+        "DENIED",
+        "BAD_PATH",
+        "",
+    ]
+    node = "import { workspace as w } from 'skill-tools';\nconsole.log(await w.readFile('a.txt'), await w.glob('*'));\n"
+    node += "for (const act of [() => w.readFile('missing'), () => w.writeFile('b', 'x'), () => w.readFile('../secret.txt')])\n"
+    node += "  await act().catch((e) => console.log(e.bridgeCode));\n"
+    assert ended(run_node(shared, node, read)).split("\n") == [
+        "hello [ 'a.txt' ]",
+        "NOT_FOUND",
+        "DENIED",
+        "BAD_PATH",
+        "",
+    ]
+    bash = "workspace-read a.txt; workspace-glob '*'; workspace-read missing; echo $?; echo x | workspace-write b; echo $?; workspace-read ../secret.txt"
+    assert shared.exec(bash, grant=read).stdout == 'hello["a.txt"]\n1\n126\n'
+    write = Grant(root="memory://shelf/notes", workspace="read-write")
+    assert (
+        shared.exec("echo new | workspace-write d/n.txt; workspace-delete a.txt", grant=write).exit_code == 0
+    )
+    assert sorted(storage.find("/shelf")) == ["/shelf/notes/d/n.txt", "/shelf/secret.txt"]
+    storage.rm("/shelf", recursive=True)
+
+
+def test_49_a_write_far_away_is_over_before_the_result(
+    shared: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storage = pytest.importorskip("fsspec").filesystem("memory")
+    begun = threading.Event()
+    plainly = type(storage).pipe_file
+
+    def slowly(self: Any, path: str, value: bytes, **more: Any) -> None:
+        begun.set()
+        time.sleep(1.5)
+        plainly(self, path, value, **more)
+
+    monkeypatch.setattr(type(storage), "pipe_file", slowly)
+    grant = Grant(root="memory://late", workspace="read-write")
+    result = shared.exec(
+        "echo x | workspace-write late.txt; echo x | workspace-write later.txt", grant=grant, timeout=0.8
+    )
+    assert result.status == "timeout"
+    assert begun.is_set()
+    after = storage.find("/late")
+    time.sleep(1.0)
+    assert storage.find("/late") == after == ["/late/late.txt"]
+
+
+# -- values that are files ----------------------------------------------------------------------------
+
+
+@tool
+def digest_of(document: HostFile) -> str:
+    """SHA-256 of a file."""
+    return document.sha256
+
+
+@tool
+def reversed_of(document: HostFile) -> SandboxFile:
+    """A file backwards."""
+    return SandboxFile("backwards.bin", document.read()[::-1])
+
+
+def test_large_values_travel_as_files_in_each_language(shared: Session) -> None:
+    data = bytes(range(256)) * 20_000  # more than a call or a result may have
+    shared.put("work/large.bin", data)
+    there, back = hashlib.sha256(data).hexdigest(), hashlib.sha256(data[::-1]).hexdigest()
+    grant = Grant(tools=[digest_of, reversed_of], limits=BridgeLimits(argument=4096, result=4096))
+    python = """
+    import hashlib
+    from skill_tools import file, tools
+    found = tools.reversed_of(document=file("work/large.bin"))
+    print(tools.digest_of(document=file("work/large.bin")), hashlib.sha256(open(found["$file"], "rb").read()).hexdigest())
+    """
+    assert ended(run_python(shared, python, grant)).split() == [there, back]
+    node = """
+    import fs from 'node:fs'; import crypto from 'node:crypto'; import { file, tools } from 'skill-tools';
+    const found = await tools.reversed_of({ document: file('work/large.bin') });
+    console.log(await tools.digest_of({ document: file('work/large.bin') }),
+      crypto.createHash('sha256').update(fs.readFileSync(found.$file)).digest('hex'));
+    """
+    assert ended(run_node(shared, node, grant)).split() == [there, back]
+    bash = """
+    cd work; tool digest_of document@=large.bin --raw; echo
+    tool reversed_of document@=/workspace/work/large.bin > found.json
+    python3 -c 'import json; print(json.load(open("found.json"))["$file"])' | xargs cat | sha256sum | cut -d' ' -f1
+    """
+    result = shared.exec(bash, grant=grant)
+    assert result.stdout.split() == [there, back], result.stderr
+    for path in (
+        "/etc/passwd",
+        "/proc/1/environ",
+        "../../etc/passwd",
+        "missing",
+        "/workspace/work",
+        "work/link",
+    ):
+        shared.exec("ln -sf /etc/passwd work/link")
+        refused = shared.exec(["tool", "digest_of", json.dumps({"document": {"$file": path}})], grant=grant)
+        assert (refused.exit_code, refused.stdout) == (1, ""), path
+        assert "NOT_FOUND" in refused.stderr
+
+
 # -- 46: schemas and approvals ------------------------------------------------------------------------
 
 pay = ToolSpec("pay", "Pays.", add.input_schema, add.handler, approval="always")
 
 
 def test_46_a_wrong_type_is_refused_before_anybody_is_asked(shared: Session) -> None:
+    """ref-46"""
     asked: list[ApprovalRequest] = []
 
     async def approver(request: ApprovalRequest) -> bool:
@@ -354,6 +479,8 @@ def test_46_a_wrong_type_is_refused_before_anybody_is_asked(shared: Session) -> 
 
 
 def test_46_the_clock_stands_still_while_a_person_thinks(shared: Session) -> None:
+    """ref-46"""
+
     async def approver(request: ApprovalRequest) -> bool:
         await asyncio.sleep(2.0)
         return True
@@ -389,6 +516,8 @@ def test_46_the_deadline_still_comes_afterwards(shared: Session) -> None:
 
 
 def test_46_a_rejection_is_a_permission_error(shared: Session) -> None:
+    """ref-46"""
+
     async def approver(request: ApprovalRequest) -> bool:
         return False
 
@@ -410,6 +539,7 @@ def test_46_a_rejection_is_a_permission_error(shared: Session) -> None:
 
 
 def test_46_suspend_and_resume(shared: Session) -> None:
+    """ref-46"""
     grant = Grant(tools=[pay], approver="suspend")
     run = shared.start(
         "echo before; tool pay a:=1 b:=2; tool pay a:=3 b:=4; echo $?", grant=grant, timeout=20
@@ -427,14 +557,82 @@ def test_46_suspend_and_resume(shared: Session) -> None:
         run.resume({first.call_id: True})
     result = run.resume({second.call_id: False}, 30)
     assert (result.status, result.stdout) == ("ok", "before\n3\n126\n")
-    with pytest.raises(BadRequestError, match="cannot be suspended"):
-        shared.exec("true", grant=grant)
+
+
+def test_46_a_run_that_is_waited_for_can_be_suspended_too(shared: Session) -> None:
+    """ref-46"""
+    grant = Grant(tools=[pay], approver="suspend")
+    shared.put("work/o.txt", "")
+    result = shared.exec(
+        "tool pay a:=1 b:=2; tool pay a:=3 b:=4; echo x > out/o.txt",
+        grant=grant,
+        timeout=20,
+        outputs=["out/o.txt"],
+    )
+    assert (result.status, result.exit_code, result.files) == ("awaiting_approval", None, [])
+    (waiting,) = result.pending
+    assert (waiting.tool, waiting.input, waiting.reason) == (
+        "pay",
+        {"a": 1, "b": 2},
+        "the tool needs approval",
+    )
+    for wrong in ({"x": True}, {waiting.call_id: True, "x": True}):
+        with pytest.raises(BadRequestError, match="waits for a decision"):
+            shared.resume(result.run_id, wrong)
+    again = shared.resume(result.run_id, {waiting.call_id: True})
+    assert (again.status, again.pending[0].input) == ("awaiting_approval", {"a": 3, "b": 4})
+    with pytest.raises(BadRequestError, match="waits for a decision"):
+        shared.resume(result.run_id, {waiting.call_id: True})  # a decision counts once
+    over = shared.resume(result.run_id, {again.pending[0].call_id: False})
+    assert (over.status, over.stdout, over.pending) == ("ok", "3\n", [])
+    assert [file.content for file in over.files] == ["x\n"]
+    assert over.files[0].read() == b"x\n"
+    with pytest.raises(BadRequestError, match="no run"):
+        shared.resume(result.run_id, {})
+    assert shared.exec("echo nothing asked", grant=grant).stdout == "nothing asked\n"
+
+
+@pytest.mark.parametrize("language", ["python", "node"])
+def test_46_code_can_be_suspended(shared: Session, language: Any) -> None:
+    """ref-46"""
+    grant = Grant(tools=[pay], approver="suspend")
+    code = {
+        "python": "await asyncio.gather(pay(a=1, b=2), pay(a=3, b=4))",
+        "node": "export default await Promise.all([pay({ a: 1, b: 2 }), pay({ a: 3, b: 4 })]);",
+    }[language]
+    result = shared.execute_code(code, language=language, grant=grant)
+    waited = 0
+    while result.status == "awaiting_approval":  # the second call may come with the first one, or after it
+        waited += len(result.pending)
+        resumed = shared.resume(result.run_id, {call.call_id: True for call in result.pending})
+        assert type(resumed) is type(result)
+        result = resumed
+    assert (result.status, result.result, waited) == ("ok", [3, 7], 2)
+    assert [call.ok for call in result.tool_calls] == [True, True]
+
+
+def test_46_the_time_of_tools_counts_unless_it_is_granted_not_to(shared: Session) -> None:
+    """ref-46"""
+    command = (
+        "tool slow --seconds 0.8 & tool slow --seconds 0.8; wait; tool slow --seconds 0.8; echo '; over'"
+    )
+    counted = shared.exec(command, grant=Grant(tools=[slow]), timeout=1.2)
+    assert counted.status == "timeout"
+    free = Grant(tools=[slow], count_tool_time=False)
+    assert shared.exec(command, grant=free, timeout=1.2).stdout.endswith("; over\n")
+    # The processes do not stand still meanwhile, and what they do afterwards is counted.
+    busy = "tool slow --seconds 0.6 & i=0; while kill -0 $! 2>/dev/null; do i=$((i+1)); done; echo ticks $((i > 99)); sleep 60"
+    result = shared.exec(busy, grant=free, timeout=1.2)
+    assert (result.status, result.stdout.split()[-2:]) == ("timeout", ["ticks", "1"])
+    short = Grant(tools=[slow], count_tool_time=False, limits=BridgeLimits(working=0.3))
+    assert shared.exec("tool slow --seconds 20", grant=short, timeout=10).exit_code == 124
 
 
 # -- 47: many calls -----------------------------------------------------------------------------------
 
 
 def test_47_parallel_calls_overlap_and_meet_the_total(shared: Session) -> None:
+    """ref-47"""
     code = """
     import asyncio, time, threading
     from skill_tools import LimitExceeded, tools
@@ -507,6 +705,7 @@ def attack(session: Session, code: str, grant: Grant | None = None, **more: Any)
 
 
 def test_48_frames_on_stdout_stay_text(shared: Session) -> None:
+    """ref-48"""
     code = """
     import struct
     for stream in (2, 4):
@@ -539,6 +738,7 @@ def test_48_frames_on_stdout_stay_text(shared: Session) -> None:
     ],
 )  # fmt: skip
 def test_48_malformed_clients_start_nothing(shared: Session, code: str, expected: tuple[str, ...]) -> None:
+    """ref-48"""
     result = attack(
         shared,
         "try:\n    " + code.replace("; ", "\n    ") + "\nexcept OSError as e:\n    print(type(e).__name__)",
@@ -693,7 +893,7 @@ def test_48_descriptors_are_never_taken(shared: Session) -> None:
 
 
 def test_48_another_run_cannot_use_a_stolen_socket(shared: Session) -> None:
-    """Its path and token are known to every process of the sandbox; who connects is what counts."""
+    """Its path and token are known to every process of the sandbox; who connects is what counts. TH-52"""
     thief = r"""
     import os, glob, socket, struct, time
     for _ in range(200):
@@ -782,6 +982,7 @@ def test_48_a_script_that_fills_tmp_only_hurts_itself(shared: Session) -> None:
 
 
 def test_49_the_deadline_cancels_and_revokes(shared: Session, offered: Path) -> None:
+    """ref-49"""
     ends: list[str] = []
 
     async def waits(value: Any, ctx: ToolContext) -> None:
@@ -814,6 +1015,7 @@ def test_49_the_deadline_cancels_and_revokes(shared: Session, offered: Path) -> 
 
 
 def test_49_no_write_lands_after_the_result(shared: Session, offered: Path) -> None:
+    """ref-49"""
     code = """
     import signal
     from skill_tools import workspace
@@ -870,10 +1072,83 @@ def test_49_closing_the_session_ends_the_calls(executor: Executor) -> None:
     assert session.audit.records[-1]["event"] in ("run", "call")
 
 
+LATE = {
+    "python": """
+    import signal
+    from skill_tools import SkillBridgeError, tools
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    for _ in range(3):
+        try: tools.slow(seconds=30)
+        except SkillBridgeError as error: print(error.code, flush=True)
+    """,
+    "node": """
+    import { tools } from 'skill-tools';
+    process.on('SIGTERM', () => {});
+    for (let n = 0; n < 3; n++) await tools.slow({ seconds: 30 }).catch((error) => console.log(error.bridgeCode));
+    """,
+    "bash": "trap '' TERM; for n in 1 2 3; do tool slow --seconds 30; echo REVOKED $?; done",
+}
+
+
+@pytest.mark.parametrize("language", ["python", "node", "bash"])
+def test_49_calls_after_the_deadline_are_refused_in_each_language(shared: Session, language: str) -> None:
+    """ref-49"""
+    grant = Grant(tools=[slow])
+    if language == "bash":
+        result = shared.exec(LATE["bash"], grant=grant, timeout=1.0)
+    else:
+        result = (run_python if language == "python" else run_node)(
+            shared, LATE[language], grant, timeout=1.0
+        )
+    assert (result.status, len(started)) == ("timeout", 1)
+    code = " 125" if language == "bash" else ""
+    assert set(result.stdout.splitlines()) == {f"REVOKED{code}"}, (result.stdout, result.stderr)
+    healthy(shared)
+
+
+def test_49_a_handler_that_ignores_its_cancellation_changes_nothing(shared: Session) -> None:
+    """ref-49"""
+    let_go = threading.Event()
+
+    async def stubborn(value: Any, ctx: ToolContext) -> str:
+        started.append(ctx.call_id)
+        while not let_go.is_set():
+            try:
+                await asyncio.sleep(0.05)
+            except asyncio.CancelledError:
+                continue
+        return "late"
+
+    def stuck(value: Any, ctx: ToolContext) -> str:
+        started.append(ctx.call_id)
+        let_go.wait(30)
+        return "late"
+
+    grant = Grant(tools=[ToolSpec("stubborn", "", {}, stubborn), ToolSpec("stuck", "", {}, stuck)])
+    before = time.monotonic()
+    result = shared.exec("tool stubborn & tool stuck; wait", grant=grant, timeout=1.0)
+    assert (result.status, len(started)) == ("timeout", 2)
+    assert "late" not in result.stdout
+    healthy(shared)  # while both of them go on
+    assert time.monotonic() - before < 20
+    assert not [entry for entry in records(shared, result) if entry["event"] == "completed_after_revoke"]
+    let_go.set()
+    for _ in range(200):
+        late = [
+            entry["tool"] for entry in records(shared, result) if entry["event"] == "completed_after_revoke"
+        ]
+        if len(late) == 2:
+            break
+        time.sleep(0.05)
+    assert sorted(late) == ["stubborn", "stuck"]
+
+
 # -- 50: failures and the audit -----------------------------------------------------------------------
 
 
 def test_50_what_a_handler_says_stays_on_the_host(shared: Session) -> None:
+    """ref-50"""
+
     def broken(value: Any, ctx: ToolContext) -> None:
         raise RuntimeError("the password is hunter2")
 
@@ -899,6 +1174,7 @@ def test_50_what_a_handler_says_stays_on_the_host(shared: Session) -> None:
 
 
 def test_trpc_65_a_gateway(shared: Session) -> None:
+    """trpc-65"""
     total = ToolSpec(
         "sum",
         "",

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from executor import BadRequestError, Grant, GrantError, Session
+from executor import BadRequestError, Executor, Grant, GrantError, Session
 from executor.bridge.mcp import McpServer
 
 pytest.importorskip("mcp")
@@ -66,6 +66,36 @@ def test_tools_of_a_server_in_each_language(shared: Session, server: McpServer) 
     refused = shared.exec("tool mcp-fail; tool mcp-add a=x", grant=grant)
     assert "Tool not available: mcp-fail" in refused.stderr
     assert "is not of type 'integer'" in refused.stderr
+
+
+SCRIPTS = {
+    "m.py": "def run(input, ctx):\n    return ctx.tools.mcp_add(a=input['a'], b=2)['sum']\n",
+    "a.py": "async def run(input, ctx):\n    return (await ctx.tools.call('mcp-add', {'a': input['a'], 'b': 2}))['sum']\n",
+    "m.mjs": "export default async (input, ctx) => (await ctx.tools.mcp_add({ a: input.a, b: 2 })).sum;\n",
+    "m.cjs": "module.exports = async (input, ctx) => (await ctx.tools.mcp_add({ a: input.a, b: 2 })).sum;\n",
+    "m.ts": "interface Sum { sum: number }\nexport default async (input: { a: number }, ctx: any): Promise<number> =>\n"
+    "  ((await ctx.tools.call('mcp-add', { a: input.a, b: 2 })) as Sum).sum;\n",
+    "m.sh": "tool mcp-add a:=40 b:=2\n",
+}
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_a_script_of_each_language_calls_it(
+    executor: Executor, skills_root: Path, server: McpServer, name: str
+) -> None:
+    folder = skills_root / "caller"
+    (folder / "scripts").mkdir(parents=True, exist_ok=True)
+    (folder / "SKILL.md").write_text("---\nname: caller\ndescription: d\n---\nb\n")
+    for script, text in SCRIPTS.items():
+        (folder / "scripts" / script).write_text(text)
+    with executor.session() as session:
+        grant = Grant(tools=server.tools("mcp-add"))
+        result = session.script("caller", f"scripts/{name}", input={"a": 40}, grant=grant)
+    if name == "m.sh":
+        assert (result.style, result.stdout) == ("cli", '{"sum": 42}\n'), result.stderr
+    else:
+        assert (result.style, result.result) == ("function", 42), result.stderr
+    assert [call.name for call in result.tool_calls] == ["mcp-add"]
 
 
 def test_an_error_of_the_server_is_told(shared: Session, server: McpServer) -> None:

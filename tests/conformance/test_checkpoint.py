@@ -5,10 +5,13 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from executor import BadRequestError, Executor, SandboxError, Settings
+from executor import BadRequestError, Executor, RuntimeUnavailableError, SandboxError, Settings, StateError
+from executor.workspace.archive import export_session, import_session
+from tests.conftest import REQUIRED
 
 MAKE = r"""
 mkdir -p out/deep/er work/empty && printf 'a\0b' > out/deep/er/bin && echo text > work/t.txt
@@ -87,7 +90,7 @@ def test_a_damaged_content_is_refused(keeping: Executor) -> None:
         session.checkpoint()
     for path in keeping.store.folder.glob("objects/*/*"):
         path.write_bytes(b"poisoned")
-    with pytest.raises(SandboxError, match="the snapshot is damaged"), keeping.restore("damaged"):
+    with pytest.raises(StateError, match="the snapshot is damaged"), keeping.restore("damaged"):
         pass
 
 
@@ -97,7 +100,7 @@ def test_a_damaged_snapshot_is_refused(keeping: Executor) -> None:
         snapshot = session.checkpoint()
     path = keeping.store.folder / "snapshots" / f"{snapshot}.json"
     path.write_bytes(path.read_bytes().replace(b"work/f", b"work/g"))
-    with pytest.raises(BadRequestError, match="does not have the hash of its name"):
+    with pytest.raises(StateError, match="does not have the hash of its name"):
         keeping.restore("damaged")
 
 
@@ -137,3 +140,58 @@ def test_a_file_in_the_place_of_a_folder_does_not_lock_the_session(keeping: Exec
         assert "out is no folder any more: left out" in session.exec("true").warnings
     with keeping.restore("blocked") as session:
         assert session.exec("cat work/f; echo x > out/a").stdout == "mine\n"
+
+
+def test_a_restored_session_copies_only_what_changed_since(keeping: Executor) -> None:
+    with keeping.session("twice") as session:
+        session.exec("for i in $(seq 20); do echo $i > work/$i; done; ln -s 1 work/l")
+        first = session.checkpoint()
+    asked: list[bytes] = []
+    with keeping.restore("twice") as session:
+        channel = session._inner._box.channel
+        assert channel is not None
+        get = channel.get_files
+
+        async def counted(paths: list[bytes], **options: Any) -> None:
+            asked.extend(paths)
+            await get(paths, **options)
+
+        channel.get_files = counted  # type: ignore[method-assign]
+        assert session.checkpoint() == first
+        session.exec("echo x > work/7; echo y > work/new; rm work/8; touch work/9")
+        session.checkpoint()
+    assert sorted(asked) == [b"/workspace/work/7", b"/workspace/work/9", b"/workspace/work/new"]
+    with keeping.restore("twice") as session:
+        assert session.exec("cat work/7 work/9 work/new; ls work | wc -l").stdout == "x\n9\ny\n22\n"
+
+
+def test_files_that_are_larger_than_their_disk_are_no_checkpoint(keeping: Executor) -> None:
+    with keeping.session("sparse") as session:
+        session.exec("truncate -s 200M work/a work/b work/c work/d")
+        with pytest.raises(SandboxError, match="its files are more than 768 MiB together"):
+            session.checkpoint()
+        session.exec("rm work/d; truncate -s 0 work/*")
+        session.checkpoint()
+
+
+def test_a_session_goes_on_with_the_other_runtime_and_on_another_machine(
+    keeping: Executor, runtime: str, tmp_path: Path
+) -> None:
+    other = "container" if runtime == "local" else "local"
+    with keeping.session("moves") as session:
+        session.exec(MAKE, skill="sales-report", cwd="/workspace")
+        before = session.exec(SHOW).stdout
+        session.checkpoint()
+    export_session(keeping.store, "moves", tmp_path / "moves.tar.gz")
+    elsewhere = Settings(state_dir=str(tmp_path / "elsewhere"))
+    with Executor(skills=keeping.settings.skills, runtime=other, settings=elsewhere) as made:
+        try:
+            made.choose_runtime()
+        except RuntimeUnavailableError:
+            if other in REQUIRED:
+                raise
+            pytest.skip(f"there is no {other} runtime here")
+        import_session(made.store, tmp_path / "moves.tar.gz", session="moved")
+        with made.restore("moved") as session:
+            assert session.exec(SHOW).stdout == before
+            assert session.staged.keys() == {"sales-report"}

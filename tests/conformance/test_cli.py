@@ -185,6 +185,35 @@ def _on_terminal(command: list[str], env: dict[str, str] | None = None) -> bytes
     return shown
 
 
+def test_a_json_that_nobody_could_read_is_no_success(words: list[str]) -> None:
+    line = " ".join(words) + " --json -- 'touch ran' >&-"
+    done = subprocess.run(["bash", "-c", line], capture_output=True, timeout=60)
+    assert (done.returncode, b"stdout is closed: the JSON would be lost" in done.stderr) == (125, True)
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            [*words, "--json", "--", "true"], stdout=full, stderr=subprocess.PIPE, timeout=60
+        )
+    assert (done.returncode, b"stdout cannot be written" in done.stderr) == (125, True)
+
+
+def test_a_report_of_one_run(run: Invoke, tmp_path: Path) -> None:
+    report = tmp_path / "new" / "r.html"
+    options = ["--html", str(report)]
+    done = run("echo '<b>hi</b>'; echo '{\"n\": 5}' > out/d.json; exit 3", options=options)
+    page = report.read_text("utf-8")
+    assert (done.returncode, done.stdout) == (3, b"<b>hi</b>\n")
+    for part in (
+        "<title>A run of cli-probe: 1 failed</title>",
+        "<li>exit: expected 0, got 3</li>",
+        "<pre>&lt;b&gt;hi&lt;/b&gt;\n</pre>",
+        "<code>out/d.json</code>",
+        "<div>&quot;n&quot;: 5</div>",
+    ):
+        assert part in page
+    done = run("true", options=["--html", str(tmp_path)])
+    assert (done.returncode, b"cannot write the report" in done.stderr) == (125, True)
+
+
 # --- the command -------------------------------------------------------------------------------------------
 
 

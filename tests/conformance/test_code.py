@@ -30,6 +30,7 @@ GRANT = Grant(tools=[add, slow])
 
 
 def test_python_code(shared: Session) -> None:
+    """trpc-1.13.7"""
     result = shared.execute_code(
         """
 total = 0
@@ -107,6 +108,7 @@ def test_errors_name_the_line(shared: Session) -> None:
 
 
 def test_trpc_65_errors_of_tools_are_runtime_errors(shared: Session) -> None:
+    """trpc-65"""
     text = """
 seen = []
 for act in (lambda: call_tool("add", a=1), lambda: call_tool("other"), lambda: add(a="x", b=1)):
@@ -122,6 +124,7 @@ seen
 
 
 def test_trpc_65_endless_code_is_ended_and_its_calls_with_it(shared: Session) -> None:
+    """trpc-65"""
     ended.clear()
 
     async def waits(value: Any, ctx: ToolContext) -> None:

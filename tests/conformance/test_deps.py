@@ -124,7 +124,7 @@ class Desk:
 
     def lock(self, skill: Path, **options: object) -> locks.Lock:
         async def work() -> locks.Lock:
-            async with AsyncExecutor(settings=self.settings) as executor, executor.bench() as bench:
+            async with AsyncExecutor(settings=self.settings) as executor, executor.layers.bench() as bench:
                 lock = await building.lock(skill, bench, self.store, **options)  # type: ignore[arg-type]
                 await building.fetch(skill, lock, bench, self.store)
                 locks.write(skill / locks.FILE, lock)
@@ -134,7 +134,7 @@ class Desk:
 
     def build(self, skill: Path, **options: object) -> None:
         async def work() -> None:
-            async with AsyncExecutor(settings=self.settings) as executor, executor.bench() as bench:
+            async with AsyncExecutor(settings=self.settings) as executor, executor.layers.bench() as bench:
                 lock = locks.read(skill / locks.FILE)
                 assert lock is not None
                 await building.build(skill, lock, bench, self.store, **options)  # type: ignore[arg-type]

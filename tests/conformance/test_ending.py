@@ -82,6 +82,7 @@ def brisk(executor: Executor, runtime: str) -> Iterator[Session]:
 
 @pytest.mark.parametrize("program", STUBBORN.values(), ids=STUBBORN.keys())
 def test_a_deadline_ends_it_and_all_that_it_started(brisk: Session, program: str) -> None:
+    """trpc-52, ref-40, trpc-1.13.3"""
     began = time.monotonic()
     result = brisk.exec(program, timeout=0.7)
     assert (result.status, result.timed_out, result.exit_code, result.stdout) == (
@@ -165,6 +166,7 @@ def test_a_session_goes_on_after_a_deadline(brisk: Session) -> None:
     ],
 )
 def test_a_run_ends_with_its_leader_though_a_child_holds_its_stdout(shared: Session, line: str) -> None:
+    """ref-41"""
     began = time.monotonic()
     result = shared.exec(line, timeout=600)
     assert time.monotonic() - began < 30
@@ -206,6 +208,7 @@ def test_three_hundred_orphans_in_a_row_are_collected(session: Session) -> None:
 
 
 def test_a_cancelled_caller_leaves_nothing_after_a_moment(runtime: str) -> None:
+    """trpc-53"""
     async def work() -> None:
         async with AsyncExecutor(runtime=runtime) as made, made.session() as session:
             line = f"trap '' TERM; (setsid sleep {SLEEP} &); echo $$ > work/up; sleep {SLEEP} & wait; wait"
@@ -256,6 +259,7 @@ def test_a_caller_may_go_away_at_any_moment(runtime: str) -> None:
 
 
 def test_an_interrupt_leaves_nothing_after_a_moment(session: Session) -> None:
+    """PA-20"""
     def interrupt() -> None:
         assert eventually(lambda: session.exec("test -e work/interrupt").exit_code == 0, 60)
         os.kill(os.getpid(), signal.SIGINT)
@@ -274,6 +278,7 @@ def test_an_interrupt_leaves_nothing_after_a_moment(session: Session) -> None:
 
 
 def test_a_kill_takes_the_children_of_the_shell_too(session: Session) -> None:
+    """trpc-57"""
     run = session.start(f"sh -c 'sleep {SLEEP} & sleep {SLEEP}'")
     assert eventually(lambda: len(alive(session, f"sleep {SLEEP}")) >= 2)
     result = run.kill()

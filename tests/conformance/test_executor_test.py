@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import html
 import json
 import os
+import re
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
@@ -15,12 +17,18 @@ import pytest
 import yaml
 
 from executor import ExecResult, Executor
+from executor.settings import load
 from executor.testing import runner
 from executor.testing.cases import Instance, discover
-from executor.testing.expect import Mismatch, Outcome
+from executor.testing.expect import Outcome
+from executor.testing.matching import Mismatch
+from executor.workspace.archive import import_session
 
 COMMAND = [sys.executable, "-m", "executor.cli"]
 SKILL = "---\nname: {name}\ndescription: For tests of the tests.\n---\nText.\n"
+
+# `make soak` does it as often as it takes to believe that nothing here is flaky.
+MANY, ROUNDS = (200, 10) if os.environ.get("EXECUTOR_SOAK") else (40, 1)
 
 Invoke = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -56,7 +64,7 @@ def test(executor: Executor, runtime: str, root: Path) -> Invoke:
     def invoke(*words: str, targets: tuple[str, ...] | None = None) -> subprocess.CompletedProcess[str]:
         where = targets if targets is not None else (str(root),)
         line = [*COMMAND, "test", *where, *(() if "--runtime" in words else ("--runtime", runtime)), *words]
-        return subprocess.run(line, capture_output=True, text=True, timeout=120, cwd=root)
+        return subprocess.run(line, capture_output=True, text=True, timeout=600, cwd=root)
 
     return invoke
 
@@ -104,6 +112,91 @@ def test_cases_pass_with_all_that_can_stand_in_them(
     assert len(lines) == 2
 
 
+SCRIPTS = """\
+cases:
+  - name: a function and its tools
+    script: totals.py
+    input: {cities: [Oslo, Rome]}
+    inputs: {inputs/unit.txt: {text: C}}
+    tools:
+      weather.now:
+        - {when: {city: Oslo}, returns: {degrees: 3}, calls: 1}
+        - {when: {city: Rome}, error: no station there, calls: 1}
+    expect:
+      stdout: {contains: asked}
+      result: {json: {n: 2}, equals: {Oslo: 3C, Rome: 'weather.now: no station there', n: 2}}
+      files: [{glob: out/n.json, json: 2}]
+  - name: a program and its tool
+    script: words.sh
+    input: {a: 1}
+    args: [two words, x]
+    env: {GREETING: hello}
+    tools: {echo: {returns: [7]}}
+    expect:
+      stdout: "hello two words x {\\"a\\": 1}\\n[7]\\n"
+  - name: a command with a tool
+    run: tool echo '{"n":1}'
+    tools: {echo: {returns: {deep: [1, null]}, calls: 1}}
+    expect: {stdout: {json: {deep: [1, null]}}}
+  - name: a function that fails
+    script: totals.py
+    input: {cities: 5}
+    expect: {exit: 1, stderr: {contains: "'int' object is not iterable"}}
+"""
+SCRIPT_FILES = {
+    "totals_py": """\
+def run(input, ctx):
+    found = {}
+    unit = open("inputs/unit.txt").read() if len(list(input["cities"])) else ""
+    for city in input["cities"]:
+        try:
+            found[city] = f"{ctx.tools.weather_now(city=city)['degrees']}{unit}"
+        except Exception as error:
+            found[city] = str(error)
+    print("asked")
+    open("out/n.json", "w").write(str(len(found)))
+    return {**found, "n": len(found)}
+""",
+    "words_sh": '#!/bin/bash\necho "$GREETING" "$@" "$(cat)"\ntool echo \'{"n":1}\'\n',
+}
+
+
+def test_scripts_get_an_input_and_fake_tools(
+    test: Invoke, skill: Callable[..., Path], runtime: str, tmp_path: Path
+) -> None:
+    skill(SCRIPTS, **SCRIPT_FILES)
+    done = test("-j", "4")
+    assert (done.returncode, done.stdout.splitlines()[0]) == (0, f"probe [{runtime}]: 4 passed"), done.stdout
+
+
+def test_a_script_is_told_from_what_it_asked_and_returned(
+    test: Invoke, skill: Callable[..., Path], runtime: str, tmp_path: Path
+) -> None:
+    skill(
+        "cases:\n  - name: a\n    script: totals.py\n    input: {cities: [Rome]}\n"
+        "    inputs: {inputs/unit.txt: {text: C}}\n"
+        "    tools: {weather.now: [{when: {city: Oslo}, returns: 1, calls: 1}], other: {returns: 1}}\n"
+        "    expect: {result: {json: {Rome: 5C}}}\n",
+        **SCRIPT_FILES,
+    )
+    html = tmp_path / "r.html"
+    done = test("--html", str(html))
+    lines = [line for line in done.stdout.splitlines() if line.startswith("  ")]
+    told = "weather.now: the test case has no answer to this call"
+    assert (done.returncode, lines[:5]) == (
+        1,
+        [
+            """  probe/tests/a.yaml:2: totals.py < {"cities": ["Rome"]}""",
+            f"""  - result $.Rome: expected "5C", got "{told}\"""",
+            '  - tools weather.now: expected a call with {"city": "Oslo"} (1 time), got {"city": "Rome"}',
+            """  - tools weather.now: expected 1 call, got 0""",
+            "  stdout:",
+        ],
+    )
+    page = html.read_text()
+    assert "<h3>Calls of tools</h3>" in page and "weather.now" in page and "<h3>Result</h3>" in page
+
+
 FAILING = """\
 cases:
   - name: wrong
@@ -120,11 +213,10 @@ def test_a_failure_has_the_same_reason_everywhere(
     test: Invoke, skill: Callable[..., Path], runtime: str, tmp_path: Path
 ) -> None:
     skill(FAILING, never_py="print(1)\n")
-    files = {name: tmp_path / "reports" / name for name in ("j.xml", "r.json")}
+    files = {name: tmp_path / "reports" / name for name in ("j.xml", "r.json", "r.html")}
     kept = tmp_path / "kept"
-    done = test(
-        "--junit", str(files["j.xml"]), "--json", str(files["r.json"]), "--github", "--keep-failed", str(kept)
-    )
+    reports = ["--junit", str(files["j.xml"]), "--json", str(files["r.json"]), "--html", str(files["r.html"])]
+    done = test(*reports, "--github", "--keep-failed", str(kept))
     assert done.returncode == 1
     got = r"'\x1b[2J::error::x ##[add-mask]y'"
     reasons = ["exit: expected 0, got 4", f"stdout line 2: expected 'two', got {got}"]
@@ -141,6 +233,8 @@ def test_a_failure_has_the_same_reason_everywhere(
     root = ET.fromstring(files["j.xml"].read_bytes())
     assert [found.attrib["message"] for found in root.iter("failure")] == ["; ".join(reasons)]
     assert [found.attrib["message"] for found in root.iter("skipped")] == ["not yet"]
+    listed = re.findall(r"<h3>Why</h3><ul><li>(.*?)</li></ul>", files["r.html"].read_text("utf-8"))
+    assert [html.unescape(reason) for reason in listed[0].split("</li><li>")] == reasons
     report = json.loads(files["r.json"].read_text())
     assert report["counts"] == {"passed": 1, "failed": 1, "error": 0, "skipped": 1, "flaky": 0}
     wrong = report["results"][0]
@@ -150,6 +244,11 @@ def test_a_failure_has_the_same_reason_everywhere(
     assert (folder / "workspace" / "out" / "o.txt").read_text() == "data\n"
     assert (folder / "stderr").read_text() == "oops\n"
     assert json.loads((folder / "result.json").read_text())["exit_code"] == 4
+    # The session goes on elsewhere: here on the same runtime, from another store.
+    with Executor(runtime=runtime, settings=load({"state_dir": str(tmp_path / "state")})) as other:
+        imported = import_session(other.store, folder / "session.tar.gz", session="again")
+        with other.restore(imported.session) as session:
+            assert session.exec("cat out/o.txt; ls $SKILLS_DIR").stdout == "data\nprobe\n"
 
 
 def test_goldens_are_rewritten_only_where_nothing_else_is_wrong(
@@ -202,12 +301,28 @@ def test_selection(test: Invoke, skill: Callable[..., Path], runtime: str) -> No
     assert (nothing.returncode, "no case is meant by -k 'nonsense'" in nothing.stderr) == (125, True)
 
 
+def test_only_skills_that_changed(test: Invoke, skill: Callable[..., Path], root: Path, runtime: str) -> None:
+    one = "cases:\n  - {name: a, run: 'true'}\n"
+    skill(one)
+    other = skill(one, name="other")
+    who = ["-c", "user.name=t", "-c", "user.email=t@example.org"]
+    for words in (["init", "-q"], ["add", "-A"], [*who, "commit", "-qm", "x"]):
+        subprocess.run(["git", *words], cwd=root, check=True)
+    done = test("--changed-since", "HEAD")
+    assert (done.returncode, done.stdout) == (0, "")
+    assert "nothing has changed since HEAD" in done.stderr
+    (other / "SKILL.md").write_text(SKILL.format(name="other") + "More.\n")
+    done = test("--changed-since", "HEAD")
+    assert (done.returncode, done.stdout.splitlines()[0]) == (0, f"other [{runtime}]: 1 passed")
+    assert test("--changed-since", "no-such").returncode == 125
+
+
 def test_what_the_executor_cannot_do_is_125_and_not_a_failed_case(
     test: Invoke, skill: Callable[..., Path]
 ) -> None:
     folder = skill("cases:\n  - {name: a, run: 'true'}\n")
     for text, message in (
-        ("cases:\n  - {name: a}\n", "probe/tests/a.yaml:2: give either `run` or `argv`"),
+        ("cases:\n  - {name: a}\n", "probe/tests/a.yaml:2: give one of `run`, `argv` and `script`"),
         ("cases: [\n", "is not YAML"),
     ):
         (folder / "tests" / "a.yaml").write_text(text)
@@ -244,16 +359,19 @@ def test_a_case_for_another_runtime_is_skipped(
     assert done.returncode == 0
 
 
-def test_forty_cases_side_by_side(test: Invoke, skill: Callable[..., Path], runtime: str) -> None:
-    many = "[" + ", ".join(f"{{n: {n}}}" for n in range(40)) + "]"
+def test_many_cases_side_by_side(test: Invoke, skill: Callable[..., Path], runtime: str) -> None:
+    many = "[" + ", ".join(f"{{n: {n}}}" for n in range(MANY)) + "]"
     skill(
         "cases:\n  - name: 'number {{n}}'\n"
         "    run: test ! -e work/mark && echo {{n}} | tee work/mark out/{{n}}.txt\n"
         f"    parametrize: {many}\n"
         "    expect: {stdout: '{{n}}', files: [{glob: 'out/*', count: 1}, {glob: 'out/{{n}}.txt'}]}\n"
     )
-    done = test("-j", "8")
-    assert (done.returncode, done.stdout.splitlines()[0]) == (0, f"probe [{runtime}]: 40 passed")
+    for _round in range(ROUNDS):
+        done = test("-j", "8")
+        lines = done.stdout.splitlines()
+        assert (done.returncode, lines[0]) == (0, f"probe [{runtime}]: {MANY} passed"), done.stdout
+        print(lines[-1])
 
 
 def test_the_projects_own_skills_pass(test: Invoke, skills_root: Path, runtime: str) -> None:

@@ -76,6 +76,7 @@ def content(session: Session, folder: str) -> dict[bytes, bytes]:
     ids=["bytes", "bytearray", "memoryview", "str", "no bytes", "no text"],
 )
 def test_what_is_in_memory_lands_as_a_file(shared: Session, place: str, source: Any, data: bytes) -> None:
+    """trpc-1.10.7"""
     shared.put(f"{place}/file", source)
     assert shared.read(f"{place}/file") == data
     assert names(shared, place, "%y %m %s %P") == [f"f 644 {len(data)} file"]
@@ -366,6 +367,7 @@ def test_nothing_can_be_put_through_a_file(shared: Session, place: str, tmp_path
     ],
 )
 def test_a_hostile_name_lands_literally(shared: Session, place: str, name: str) -> None:
+    """trpc-41"""
     shared.put(f"{place}/{name}/{name}", b"data")
     assert content(shared, place) == {os.fsencode(f"{name}/{name}"): b"data"}
     assert shared.read(f"{place}/{name}/{name}") == b"data"
@@ -396,6 +398,7 @@ def test_a_hostile_name_lands_literally(shared: Session, place: str, name: str) 
 def test_a_link_out_of_the_workspace_is_not_followed_by_a_put(
     shared: Session, tmp_path: Path, planted: str, dest: str
 ) -> None:
+    """trpc-41"""
     write(tmp_path, {"a/b": b"data"})
     assert shared.exec(planted).status == "ok"
     state = "find /tmp /dev/shm -mindepth 1 -not -path '/tmp/home*' -not -path '/tmp/.cache*'"

@@ -23,6 +23,7 @@ def session(shared: Session) -> Session:
 
 
 def test_a_line_is_read_and_answered(session: Session) -> None:
+    """trpc-56"""
     run = session.start("read v; echo out:$v")
     run.write("hello\n")
     result = run.wait(30)
@@ -30,6 +31,7 @@ def test_a_line_is_read_and_answered(session: Session) -> None:
 
 
 def test_polling_after_the_end_gives_the_same_end(session: Session) -> None:
+    """trpc-56"""
     run = session.start("read v; echo out:$v; exit 4")
     run.write(b"x\n")
     first, second = run.wait(30), run.wait(30)
@@ -42,6 +44,7 @@ def test_polling_after_the_end_gives_the_same_end(session: Session) -> None:
 
 
 def test_a_prompt_without_a_newline_is_shown_once(session: Session) -> None:
+    """trpc-58"""
     run = session.start(["python3", "-c", "name = input('Name: '); print('Hi', name)"])
     assert until(run, "Name: ") == "Name: "
     assert run.read(0.2).stdout == ""
@@ -51,6 +54,7 @@ def test_a_prompt_without_a_newline_is_shown_once(session: Session) -> None:
 
 
 def test_lines_polled_one_by_one_join_to_the_whole(session: Session) -> None:
+    """trpc-58"""
     run = session.start("for w in a b c; do read go; printf %s $w; [ $w = c ] || echo; done")
     got = ""
     for word in ("a\n", "b\n", "c"):
@@ -61,6 +65,7 @@ def test_lines_polled_one_by_one_join_to_the_whole(session: Session) -> None:
 
 
 def test_a_look_at_a_silent_run_returns_at_once(session: Session) -> None:
+    """trpc-58"""
     run = session.start("sleep 600")
     began = time.monotonic()
     piece = run.read(0)

@@ -39,6 +39,7 @@ def other(executor: Executor) -> Iterator[Session]:
     "folder", ["/workspace", "/workspace/out", "/skills", "/tmp", "/tmp/home", "/dev/shm"]
 )
 def test_a_file_is_seen_in_its_own_session_only(session: Session, other: Session, folder: str) -> None:
+    """trpc-63"""
     session.exec(f"echo mine > {folder}/mark")
     assert session.exec(f"cat {folder}/mark").stdout == "mine\n"
     assert other.exec(f"test -e {folder}/mark").exit_code == 1
@@ -160,6 +161,7 @@ def test_there_is_only_loopback_and_no_route(shared: Session) -> None:
 def test_no_address_outside_can_be_reached_and_the_refusal_is_fast(
     shared: Session, family: str, kind: str, address: tuple[str, int]
 ) -> None:
+    """trpc-63"""
     program = f"""
 import errno, json, socket
 def reach(family, kind, address):
@@ -200,6 +202,7 @@ print(json.dumps([find("localhost"), find("example.com"), find("host.docker.inte
     ids=["vsock", "packet", "crypto", "raw", "generic netlink", "audit", "bluetooth"],
 )
 def test_a_way_to_the_host_or_the_kernel_is_refused(shared: Session, made: str) -> None:
+    """trpc-1.13.2"""
     program = """
 import errno, json, socket
 def make(*words):
@@ -238,6 +241,7 @@ print(json.dumps([
 
 
 def test_the_hosts_files_are_not_there(shared: Session) -> None:
+    """trpc-1.13.1, trpc-63"""
     with tempfile.NamedTemporaryFile(dir="/tmp", prefix="host-", suffix=".mark") as mark:
         assert Path(mark.name).exists()
         assert shared.exec(["test", "-e", mark.name]).exit_code == 1
@@ -503,6 +507,7 @@ def mounts_with(texts: list[str]) -> list[str]:
 
 
 def test_a_host_process_that_is_killed_leaves_nothing(executor: Executor, runtime: str) -> None:
+    """trpc-1.7.5, trpc-64"""
     traces, count, started = TRACES[runtime]
     words, session_id = unique_sleep(), "killed-" + secrets.token_hex(8)
     with subprocess.Popen(

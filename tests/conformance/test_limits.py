@@ -77,6 +77,7 @@ def neighbour(executor: Executor) -> Iterator[Session]:
 
 
 def test_a_memory_bomb_is_out_of_memory_and_harms_nobody(counted: Session, neighbour: Session) -> None:
+    """ref-42, trpc-1.13.3"""
     result = counted.exec(
         ["python3", "-c", f"print('before', flush=True)\n{BOMB}\nprint('after')"], timeout=60
     )
@@ -127,6 +128,7 @@ def test_many_small_programs_out_of_memory_leave_the_session_usable(counted: Ses
 
 
 def test_a_fork_bomb_stops_at_the_limit_and_harms_nobody(executor: Executor, neighbour: Session) -> None:
+    """ref-42, trpc-64"""
     with executor.session(limits=SMALL) as session:
         count, error = python(session, FORK, timeout=60)
         assert error == "EAGAIN"
@@ -244,6 +246,7 @@ print(json.dumps(found))
 def test_the_number_of_files_is_limited_or_the_session_says_that_it_is_not(
     small: Session, folder: str
 ) -> None:
+    """trpc-64"""
     program = """
 import errno, json, os, shutil, sys
 folder = sys.argv[1] + "/many"

@@ -96,7 +96,7 @@ def connection(request: pytest.FixtureRequest, command: list[str]) -> Iterator[C
     made.close()
 
 
-async def ok(client: Client, name: str, **arguments: Any) -> dict[str, Any]:
+async def ok(client: Client, name: str, /, **arguments: Any) -> dict[str, Any]:
     """The structured result. That it fits the tool's output schema is checked by the client."""
     result = await client.call_tool(name, arguments)
     assert not result.is_error, result
@@ -123,7 +123,7 @@ def unique_seconds() -> str:
 def test_a_client_lists_loads_runs_and_sees_a_picture(connection: Connection) -> None:
     async def work(client: Client) -> None:
         tools = {tool.name: tool for tool in (await client.list_tools()).tools}
-        assert list(tools)[:2] == ["skill_load", "skill_unload"] and len(tools) == 13
+        assert list(tools)[:2] == ["skill_load", "skill_unload"] and len(tools) == 14
         for tool in tools.values():
             assert tool.input_schema["type"] == "object"
             assert tool.output_schema is not None and tool.output_schema["type"] == "object"
@@ -163,6 +163,8 @@ def test_every_tool_answers_as_its_output_schema_says(connection: Connection) ->
         await ok(client, "skill_list_docs", skill="log-digest")
         await ok(client, "skill_select_docs", skill="log-digest", docs=["references/digest-json.md"])
         await ok(client, "read_skill_resource", path="log-digest/SKILL.md")
+        ran = await ok(client, "run_skill_script", name="log-digest", path="scripts/digest.sh")
+        assert (ran["exit_code"], ran["style"], ran["pending"]) == (3, "cli", [])
         started = await ok(client, "workspace_exec", command="cat", background=True)
         looked = await ok(client, "workspace_write_stdin", session_id=started["session_id"], chars="x\n")
         assert looked["status"] == "running"
@@ -428,7 +430,7 @@ def test_loopback_without_a_token_and_another_profile(skills_root: Path) -> None
     async def work(url: str) -> None:
         async with Client(url) as client:
             names = [tool.name for tool in (await client.list_tools()).tools]
-            assert names == ["activate_skill", "read_skill_resource"]
+            assert names == ["activate_skill", "read_skill_resource", "run_skill_script"]
             result = await client.call_tool("activate_skill", {"name": "log-digest"})
             assert result.content[0].text.startswith('<skill_content name="log-digest"')
 

@@ -54,6 +54,7 @@ def peak() -> int:
 
 
 def test_a_gigabyte_is_counted_to_the_byte_in_bounded_memory(shared: Session) -> None:
+    """trpc-53, ref-44"""
     growth = Growth()
     result = shared.exec("echo BEGIN; head -c 1000000000 /dev/zero | tr '\\0' x; echo END", timeout=120)
     assert (result.status, result.stdout_bytes) == ("ok", 1_000_000_000 + 10)
@@ -90,6 +91,7 @@ def test_output_below_the_limit_is_whole(shared: Session) -> None:
 
 
 def test_head_marker_and_tail_are_kept(shared: Session) -> None:
+    """trpc-54, trpc-1.11.10"""
     text = "HEAD!" + "x" * 80 + "!TAIL"
     result = shared.exec(["printf", "%s", text], max_output=40)
     assert (result.stdout_bytes, result.stdout_truncated, result.limits_hit) == (90, True, ["stdout"])
@@ -97,12 +99,14 @@ def test_head_marker_and_tail_are_kept(shared: Session) -> None:
 
 
 def test_a_limit_too_small_for_a_marker_keeps_the_beginning(shared: Session) -> None:
+    """trpc-54"""
     result = shared.exec(["printf", "%s", "abcdefghij"], max_output=4)
     assert (result.stdout, result.stdout_bytes, result.stdout_truncated) == ("abcd", 10, True)
 
 
 @pytest.mark.parametrize(("limit", "expected"), [(0, ""), (2, ""), (3, "你"), (4, "你a"), (5, "你ab")])
 def test_a_character_is_never_cut_in_half(shared: Session, limit: int, expected: str) -> None:
+    """trpc-54, trpc-1.11.10"""
     result = shared.exec(["printf", "%s", "你abcdefghijklmnopqrstuvwxyz"], max_output=limit)
     assert (result.stdout, result.stdout_bytes, result.stdout_truncated) == (expected, 29, True)
 
@@ -383,6 +387,7 @@ def test_a_flood_that_nobody_takes_delays_neither_another_run_nor_its_own_kill(e
 
 
 def test_floods_of_many_runs_at_once_are_all_counted(shared: Session) -> None:
+    """TH-52"""
     sizes = [1_000_000 * number + 7 for number in range(1, 9)]
     with concurrent.futures.ThreadPoolExecutor(len(sizes)) as pool:
         lines = [f"head -c {size} /dev/zero | tr '\\0' x" for size in sizes]

@@ -103,11 +103,13 @@ def office(folder: str) -> bytes:
 def test_globs_mean_what_they_say(
     shared: Session, place: str, patterns: list[str], expected: list[str]
 ) -> None:
+    """trpc-1.10.1"""
     touch(shared, place, "b.csv", "a.txt", "sub/deep/c.txt", "sub/a.txt", ".dot", ".hid/x.txt")
     assert collected(shared, place, *(pattern.replace("@", place) for pattern in patterns)) == expected
 
 
 def test_overlapping_globs_give_each_file_once_sorted_by_path(shared: Session, place: str) -> None:
+    """trpc-1.10.2, trpc-42"""
     touch(shared, place, "b.txt", "a.txt", "B.txt", "a/z.txt", "a-b.txt")
     name = place.removeprefix("out/")
     patterns = (
@@ -135,6 +137,7 @@ def test_one_glob_may_be_given_as_a_text(shared: Session, place: str) -> None:
 
 
 def test_variables_name_folders_when_they_are_the_whole_first_component(session: Session) -> None:
+    """trpc-1.10.1, trpc-48"""
     session.exec(
         "mkdir '$OUTPUT_DIRECTORY' '$FOO'\n"
         "for d in out work inputs '$OUTPUT_DIRECTORY' '$FOO'; do echo > $d/a; done"
@@ -173,6 +176,7 @@ def test_a_glob_that_leads_outside_is_refused_before_anything_runs(
 def test_patterns_match_names_with_brackets_and_braces_as_they_are_written(
     shared: Session, place: str
 ) -> None:
+    """trpc-43"""
     touch(shared, place, "[Content_Types].xml", "C.xml", "{a,b}.txt", "a.txt", "x*y", "xzy")
     assert collected(shared, place, f"{place}/[Content_Types].xml") == ["C.xml", "[Content_Types].xml"]
     assert collected(shared, place, f"{place}/[[]Content_Types].xml") == ["[Content_Types].xml"]
@@ -207,6 +211,7 @@ HOSTILE_NAMES = [
 
 
 def test_hostile_names_come_back_exactly(shared: Session, place: str) -> None:
+    """trpc-43"""
     script = "import sys\nfor name in sys.argv[2:]:\n    open(f'{sys.argv[1]}/{name}', 'w').write('x')\n"
     result = shared.exec(["python3", "-c", script, place, *HOSTILE_NAMES], outputs=[f"{place}/**"])
     assert (result.stderr, result.warnings) == ("", [])
@@ -272,6 +277,7 @@ def test_a_thousand_files_are_collected(shared: Session, place: str) -> None:
 
 
 def test_what_is_no_regular_file_is_not_collected_and_told(shared: Session, place: str) -> None:
+    """trpc-44"""
     made = (
         "import os, socket, sys\nos.chdir(sys.argv[1])\nopen('a.txt', 'w').write('a')\n"
         "os.mkdir('real'); open('real/b.txt', 'w').write('b')\n"
@@ -294,6 +300,7 @@ def test_what_is_no_regular_file_is_not_collected_and_told(shared: Session, plac
 
 
 def test_links_out_of_the_workspace_are_not_followed_when_named(shared: Session, place: str) -> None:
+    """trpc-44"""
     shared.exec(
         f"cd {place}; ln -s /etc/passwd file; ln -s /etc folder; mkfifo pipe; ln -s loop loop; echo a > a"
     )
@@ -517,6 +524,7 @@ def capped(session: Session, folder: str, **limits: int) -> ExecResult:
 
 
 def test_max_files_cuts_the_list_and_is_named(shared: Session, place: str) -> None:
+    """trpc-1.10.3, trpc-46"""
     touch(shared, place, *"abcde")
     result = capped(shared, place, max_files=2)
     assert [file.path for file in result.files] == [f"{place}/a", f"{place}/b"]
@@ -526,6 +534,7 @@ def test_max_files_cuts_the_list_and_is_named(shared: Session, place: str) -> No
 
 
 def test_max_file_bytes_cuts_the_content_and_not_the_size(shared: Session, place: str) -> None:
+    """trpc-1.10.2, trpc-45"""
     sized(shared, place, a=1024, b=16, c=15)
     result = capped(shared, place, max_file_bytes=16)
     assert shape(result.files) == [("a", 1024, 16, True), ("b", 16, 16, False), ("c", 15, 15, False)]
@@ -536,6 +545,7 @@ def test_max_file_bytes_cuts_the_content_and_not_the_size(shared: Session, place
 
 
 def test_max_total_bytes_is_shared_by_the_files_in_order(shared: Session, place: str) -> None:
+    """trpc-1.10.3, trpc-46"""
     sized(shared, place, a=4, b=4)
     result = capped(shared, place, max_total_bytes=6)
     assert shape(result.files) == [("a", 4, 4, False), ("b", 4, 2, True)]
@@ -553,6 +563,7 @@ def test_inline_bytes_leaves_the_content_out_and_is_named(shared: Session, place
 
 
 def test_a_file_of_5_mib_is_whole_below_a_cap_of_8_mib(shared: Session, place: str) -> None:
+    """trpc-45"""
     sized(shared, place, a=5 << 20)
     whole = [("a", 5 << 20, 5 << 20, False)]
     assert shape(capped(shared, place, max_file_bytes=8 << 20).files) == whole
@@ -638,6 +649,7 @@ MIMES = {
 
 
 def test_types_are_the_same_on_every_runtime(shared: Session, place: str) -> None:
+    """trpc-1.10.4, trpc-47"""
     for name, (content, _) in MIMES.items():
         shared.put(f"{place}/{name}", content)
     files = shared.collect(f"{place}/*")
@@ -647,6 +659,7 @@ def test_types_are_the_same_on_every_runtime(shared: Session, place: str) -> Non
 
 
 def test_a_picture_comes_back_byte_for_byte(shared: Session, place: str) -> None:
+    """trpc-47"""
     picture = png(200, 100)
     shared.put(f"inputs/{place}.png", picture)
     result = shared.exec(f"cp inputs/{place}.png {place}/a.png", outputs=[f"{place}/*"])
@@ -673,6 +686,7 @@ def test_a_picture_comes_back_byte_for_byte(shared: Session, place: str) -> None
 def test_text_is_given_as_text_and_all_else_as_base64(
     shared: Session, place: str, data: bytes, encoding: str
 ) -> None:
+    """trpc-1.10.5"""
     shared.put(f"{place}/a", data)
     (file,) = shared.collect(f"{place}/*")
     assert (file.encoding, file.size, file.truncated) == (encoding, len(data), False)

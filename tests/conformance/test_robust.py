@@ -95,6 +95,7 @@ async def opened(executor: Executor, work: Callable[[AsyncExecutor, list[Sandbox
 
 @pytest.mark.parametrize("delay", [0, 0.02, 0.05, 0.2])
 def test_a_session_that_is_closed_while_it_starts_leaves_no_sandbox(executor: Executor, delay: float) -> None:
+    """trpc-64"""
     async def work(made: AsyncExecutor, started: list[Sandbox]) -> None:
         session = made.session()
         run = asyncio.create_task(session.exec("sleep 20"))
@@ -109,6 +110,7 @@ def test_a_session_that_is_closed_while_it_starts_leaves_no_sandbox(executor: Ex
 
 
 def test_a_start_that_is_cancelled_costs_nobody_the_session(executor: Executor) -> None:
+    """trpc-1.7.7, trpc-37"""
     async def work(made: AsyncExecutor, started: list[Sandbox]) -> None:
         session = made.session()
         first = asyncio.create_task(session.exec("echo first"))

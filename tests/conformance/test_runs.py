@@ -97,6 +97,7 @@ def test_a_command_that_cannot_be_one_is_the_callers_error(shared: Session, comm
 
 
 def test_the_environment_is_what_is_documented_and_nothing_else(shared: Session) -> None:
+    """trpc-1.7.2, trpc-1.11.12"""
     found = python(shared, ENVIRONMENT)
     run_id = found["EXECUTOR_RUN_ID"]
     expected = {
@@ -121,6 +122,7 @@ def test_the_environment_is_what_is_documented_and_nothing_else(shared: Session)
 
 
 def test_a_skills_run_has_the_variables_of_the_skill(shared: Session) -> None:
+    """trpc-1.7.2, trpc-1.11.14"""
     found = python(shared, ENVIRONMENT, skill="sales-report")
     assert (found["SKILL_DIR"], found["SKILL_NAME"]) == ("/skills/sales-report", "sales-report")
 
@@ -132,6 +134,7 @@ def test_home_can_be_written(shared: Session) -> None:
 def test_a_variable_of_the_host_is_nowhere_in_the_sandbox(
     runtime: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """trpc-63, trpc-1.11.12"""
     secret = "sk-only-the-host-has-this"
     monkeypatch.setenv("OPENAI_API_KEY", secret)
     with Executor(runtime=runtime) as made, made.session() as session:
@@ -143,6 +146,7 @@ def test_a_variable_of_the_host_is_nowhere_in_the_sandbox(
 
 
 def test_the_callers_variable_wins_over_the_operators_and_both_over_ours(runtime: str) -> None:
+    """trpc-1.11.13"""
     operator = {"WHO": "operator", "MPLBACKEND": "operator", "ONLY": "operator"}
     with (
         Executor(runtime=runtime, settings=Settings(env=operator)) as made,
@@ -154,6 +158,7 @@ def test_the_callers_variable_wins_over_the_operators_and_both_over_ours(runtime
 
 
 def test_the_callers_output_dir_wins(shared: Session) -> None:
+    """trpc-1.7.2"""
     assert shared.exec("echo $OUTPUT_DIR", env={"OUTPUT_DIR": "/workspace/x"}).stdout == "/workspace/x\n"
 
 
@@ -180,6 +185,7 @@ def test_a_run_does_not_inherit_what_another_run_exported(shared: Session) -> No
 
 
 def test_the_documented_folders_exist_and_can_be_written(shared: Session) -> None:
+    """trpc-1.7.1"""
     line = (
         "for d in $WORKSPACE_DIR $INPUTS_DIR $WORK_DIR $OUTPUT_DIR $RUN_DIR $SKILLS_DIR $TMPDIR /dev/shm; do "
         "test -d $d && echo x > $d/probe && rm $d/probe || echo $d; done; readlink work/inputs skills"
@@ -242,6 +248,7 @@ def test_cwd_through_a_link_inside_is_followed(shared: Session) -> None:
 
 @pytest.mark.parametrize("target", ["/etc", "/", "../../etc", "/proc/self/root/etc", "loop"])
 def test_cwd_through_a_link_that_leaves_the_workspace_is_refused(shared: Session, target: str) -> None:
+    """trpc-50"""
     shared.exec(["ln", "-sfn", target, "/workspace/out/loop" if target == "loop" else "/workspace/out/away"])
     with pytest.raises(BadPathError):
         shared.exec("pwd", cwd="out/loop" if target == "loop" else "out/away")
@@ -254,6 +261,7 @@ def test_cwd_that_is_a_file_is_refused(shared: Session) -> None:
 
 
 def test_a_skills_run_starts_in_the_skill_and_cwd_is_below_it(shared: Session) -> None:
+    """trpc-1.11.14"""
     assert shared.exec("pwd -P", skill="sales-report").stdout == "/skills/sales-report\n"
     assert shared.exec("pwd -P", skill="sales-report", cwd="scripts").stdout == (
         "/skills/sales-report/scripts\n"

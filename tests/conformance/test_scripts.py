@@ -1,7 +1,7 @@
 """The contract of a skill's script, in Python, Node and Bash: tests 30 to 44 of the behaviour list.
 
 The known faults of other systems, by number, and the tests that show them absent (here and in test_bridge.py):
-W-03 36 · W-10 30 · W-11 31 · W-12 31 · W-13 33 · W-14 w14 · W-15 32 · W-16, 17 40 · W-18 49 · W-19 37 ·
+W-01, W-02 43 in test_network.py · W-03 36 · W-10 30 · W-11 31 · W-12 31 · W-13 33 · W-14 w14 · W-15 32 · W-16, 17 40 · W-18 49 · W-19 37 ·
 W-20 w30 · W-25 33 · W-26 45 · W-27 bash calls · W-28 w28 · W-29 w29 · W-30 w30 · W-35 40 in Node · W-36 35 ·
 W-37, 38 node calls · W-39 36, w39 · W-40 31 · W-45 46 · W-46 46 · W-47 47, 50.
 """
@@ -10,6 +10,7 @@ W-37, 38 node calls · W-39 36, w39 · W-40 31 · W-45 46 · W-46 46 · W-47 47,
 from __future__ import annotations
 
 import base64
+import dataclasses
 import hashlib
 import json
 import os
@@ -82,6 +83,7 @@ def run(opened: Session, folder: Path) -> Runner:
 
 
 def test_30_a_program_with_a_helper_called_run(run: Runner) -> None:
+    """ref-30, TH-62"""
     result = run(
         "helper.py",
         """
@@ -109,6 +111,7 @@ def test_30_a_program_with_a_helper_called_run(run: Runner) -> None:
     ],
 )
 def test_31_how_a_program_ends(run: Runner, end: str, code: int, says: str) -> None:
+    """ref-31"""
     result = run("end.py", f"import sys\nprint('printed')\n{end}\n")
     assert (result.exit_code, result.stdout) == (code, "printed\n")
     assert says in result.stderr
@@ -117,6 +120,7 @@ def test_31_how_a_program_ends(run: Runner, end: str, code: int, says: str) -> N
 
 @pytest.mark.parametrize(("end", "code"), [("sys.exit()", 0), ("sys.exit(3)", 3), ("sys.exit('bad')", 1)])
 def test_31_how_a_function_ends_that_exits(run: Runner, end: str, code: int) -> None:
+    """ref-31"""
     result = run("exits.py", f"import sys\ndef run(input, ctx):\n    print('printed')\n    {end}\n")
     assert (result.style, result.exit_code, result.stdout, result.result) == (
         "function",
@@ -127,6 +131,7 @@ def test_31_how_a_function_ends_that_exits(run: Runner, end: str, code: int) -> 
 
 
 def test_31_an_exception_of_a_function(run: Runner) -> None:
+    """ref-31, TH-66"""
     result = run("raises.py", "def run(input, ctx):\n    print('printed')\n    return 1 / 0\n")
     assert (result.status, result.exit_code, result.stdout) == ("error", 1, "printed\n")
     assert result.error is not None
@@ -144,6 +149,7 @@ def test_31_an_exception_of_a_function(run: Runner) -> None:
 
 
 def test_38_a_failing_bash_script_is_data(run: Runner) -> None:
+    """ref-38, TH-64"""
     result = run("seven.sh", "echo out; echo err >&2; exit 7\n")
     assert (result.status, result.exit_code, result.stdout, result.stderr) == ("error", 7, "out\n", "err\n")
 
@@ -176,6 +182,7 @@ export default async function run(input, ctx) {
 
 @pytest.mark.parametrize("kind", ["sync", "async", "node", "typescript"])
 def test_32_functions(run: Runner, tmp_path: Path, kind: str) -> None:
+    """ref-32, TH-61, TH-54"""
     (tmp_path / "note.txt").write_text("noted")
     if kind in ("sync", "async"):
         asynchronous = kind == "async"
@@ -211,6 +218,7 @@ def test_32_functions(run: Runner, tmp_path: Path, kind: str) -> None:
     ids=lambda v: str(v)[:9],
 )
 def test_32_any_value_comes_back(run: Runner, value: Any) -> None:
+    """ref-32"""
     source = 'def run(input, ctx):\n    print(\'{"ok":true,"value":0}\')\n    return input\n'
     result = run("same.py", source, input=value if value is not None else {"n": None})
     assert result.result == (value if value is not None else {"n": None})
@@ -233,6 +241,7 @@ def test_32_what_is_no_json_is_an_error(run: Runner) -> None:
 
 
 def test_33_siblings(run: Runner, folder: Path) -> None:
+    """ref-33, TH-55"""
     (folder / "scripts/sibling.py").write_text("NAME = 'py'\n")
     (folder / "scripts/sibling.mjs").write_text("export const name = 'mjs';\n")
     (folder / "scripts/sibling.cjs").write_text("exports.name = 'cjs';\n")
@@ -259,6 +268,7 @@ def test_33_siblings(run: Runner, folder: Path) -> None:
 
 
 def test_35_a_module_is_loaded_as_it_is(run: Runner, folder: Path) -> None:
+    """ref-35, TH-54"""
     (folder / "scripts/sibling.mjs").write_text("export const name = 'mjs';\n")
     result = run(
         "odd.mjs",
@@ -276,10 +286,61 @@ def test_35_a_module_is_loaded_as_it_is(run: Runner, folder: Path) -> None:
 
 
 def test_35_a_node_program_is_a_program(run: Runner) -> None:
+    """ref-35"""
     text = "const run = async (input, ctx) => {};\n"
     text += "if (require.main === module) console.log('main', process.argv.slice(2).join(), process.cwd());\n"
     result = run("program.js", text, args=["a", "b c"])
     assert (result.style, result.stdout) == ("cli", f"main a,b c /skills/{SKILL}\n")
+
+
+def test_33_typescript_with_siblings_and_packages_of_both_kinds(run: Runner, folder: Path) -> None:
+    """ref-33, ref-35"""
+    for kind, text in (("esm", "export const name = 'an esm package';\nexport default 1;\n"),
+                       ("cjs", "exports.name = 'a cjs package';\n")):  # fmt: skip
+        package = folder / f"node_modules/pkg-{kind}"
+        package.mkdir(parents=True, exist_ok=True)
+        about = {"name": f"pkg-{kind}", "main": "index.js", "type": "module" if kind == "esm" else "commonjs"}
+        (package / "package.json").write_text(json.dumps(about))
+        (package / "index.js").write_text(text)
+    (folder / "scripts/near.ts").write_text(
+        "export interface Input { n: number }\nexport const twice = (input: Input): number => 2 * input.n;\n"
+    )
+    (folder / "scripts/near.cts").write_text("exports.word = 'near' as string;\n")
+    imports = """
+    import fs from 'node:fs';
+    import { twice, type Input } from './near.ts';
+    import near from './near.cts';
+    import { name as esm } from 'pkg-esm';
+    import cjs from 'pkg-cjs';
+    interface Context { tools: { add(input: { a: number; b: number }): Promise<number> } }
+    """
+    value = "[twice(input), near.word, esm, cjs.name, await ctx.tools.add({ a: input.n, b: 1 })]"
+    expected = [6, "near", "an esm package", "a cjs package", 4]
+    grant = Grant(tools=[add])
+    for name in ("deep.ts", "deep.mts"):
+        text = (
+            imports
+            + f"export default async function run(input: Input, ctx: Context): Promise<unknown[]> {{ return {value}; }}\n"
+        )
+        result = run(name, text, input={"n": 3}, grant=grant)
+        assert (result.style, result.result) == ("function", expected), result.stderr
+    program = imports + "import { tools } from 'skill-tools';\nconst ctx = { tools } as Context;\n"
+    program += "const input: Input = JSON.parse(fs.readFileSync(0, 'utf8'));\n"
+    result = run(
+        "program.mts", program + f"console.log(JSON.stringify({value}));\n", input={"n": 3}, grant=grant
+    )
+    assert (result.style, result.stdout) == ("cli", json.dumps(expected, separators=(",", ":")) + "\n"), (
+        result.stderr
+    )
+    common = """
+    const { word } = require('./near.cts');
+    const cjs: { name: string } = require('pkg-cjs');
+    const esm = require('pkg-esm');
+    module.exports = async (input: { n: number }, ctx: any): Promise<unknown[]> =>
+      [2 * input.n, word, esm.name, cjs.name, await ctx.tools.add({ a: input.n, b: 1 })];
+    """
+    result = run("common.cts", common, input={"n": 3}, grant=grant)
+    assert (result.style, result.result) == ("function", expected), result.stderr
 
 
 # -- 34: the input ------------------------------------------------------------------------------------
@@ -289,6 +350,7 @@ def test_35_a_node_program_is_a_program(run: Runner) -> None:
     ("given", "seen"), [({}, {}), ({"input": {"q": ["é"]}}, {"q": ["é"]}), ({"input": 5}, 5)]
 )
 def test_34_the_input_is_everywhere(run: Runner, given: dict[str, Any], seen: Any) -> None:
+    """ref-34, TH-59, TH-60"""
     python = "import json, os, sys\nprint(json.dumps([json.load(sys.stdin), json.load(open(os.environ['INPUT_JSON']))]))\n"
     assert json.loads(run("in.py", python, **given).stdout) == [seen, seen]
     js = "const fs = require('fs');\nconst read = (f) => JSON.parse(fs.readFileSync(f, 'utf8'));\n"
@@ -314,6 +376,7 @@ def test_34_arguments(run: Runner) -> None:
 
 @pytest.mark.parametrize("language", ["python", "node", "bash"])
 def test_36_artefacts_in_every_language(run: Runner, language: str) -> None:
+    """ref-36, TH-58"""
     text = {
         "python": "def run(input, ctx):\n    ctx.output.write_file('d/t.txt', 'té')\n"
         "    ctx.output.write_file('b.bin', bytes(range(256)))\n",
@@ -344,6 +407,7 @@ def test_36_outputs_stay_in_their_folder(run: Runner, name: str) -> None:
 
 
 def test_37_caps_and_links(run: Runner) -> None:
+    """ref-37, TH-58"""
     result = run(
         "many.py",
         """
@@ -367,6 +431,7 @@ def test_37_caps_and_links(run: Runner) -> None:
 
 
 def test_39_a_script_cannot_change_its_source(run: Runner, executor: Executor, folder: Path) -> None:
+    """ref-39"""
     text = "import os\nprint(open(__file__).read().count('x'))\nopen(__file__, 'a').write('# xx')\n"
     text += "open(os.environ['SKILL_DIR'] + '/SKILL.md', 'w').write('gone')\n"
     first = run("selfish.py", text)
@@ -395,6 +460,7 @@ def test_39_a_script_cannot_change_its_source(run: Runner, executor: Executor, f
     ids=["busy", "catches everything", "in C", "a child in a session of its own"],
 )
 def test_40_the_deadline_is_kept(run: Runner, body: str) -> None:
+    """ref-40, TH-66"""
     code = f"import subprocess, time\ndef run(input, ctx):\n    print('before', flush=True)\n    {body}\n"
     before = time.monotonic()
     result = run("long.py", code, timeout=1)
@@ -413,6 +479,7 @@ def test_40_the_deadline_is_kept_in_node(run: Runner) -> None:
 
 
 def test_41_a_child_that_is_left_behind(run: Runner) -> None:
+    """ref-41"""
     code = "import subprocess\ndef run(input, ctx):\n    subprocess.Popen(['sleep', '60'])\n    return 1\n"
     result = run("leaves.py", code)
     assert (result.status, result.result) == ("ok", 1)
@@ -421,6 +488,7 @@ def test_41_a_child_that_is_left_behind(run: Runner) -> None:
 
 
 def test_42_memory(executor: Executor, folder: Path) -> None:
+    """ref-42"""
     from executor import Limits
 
     (folder / "scripts/bomb.py").write_text(
@@ -436,6 +504,7 @@ def test_42_memory(executor: Executor, folder: Path) -> None:
 
 @pytest.mark.parametrize("language", ["python", "node", "bash"])
 def test_43_there_is_no_network(run: Runner, language: str) -> None:
+    """ref-43, TH-51"""
     name, text = {
         "python": ("net.py", "import socket\ntry:\n    socket.create_connection(('203.0.113.1', 80), 3)\nexcept OSError:\n    print('refused')\n"),
         "node": ("net.mjs", "import net from 'node:net';\nnet.connect(80, '203.0.113.1').on('error', () => console.log('refused'));\n"),
@@ -445,6 +514,7 @@ def test_43_there_is_no_network(run: Runner, language: str) -> None:
 
 
 def test_44_a_flood_of_output(run: Runner) -> None:
+    """ref-44"""
     code = "import sys\ndef run(input, ctx):\n    for n in range(100):\n        sys.stdout.write(f'{n:07}\\n' * 12500)\n    return 'done'\n"
     result = run("flood.py", code, max_output=100_000, timeout=60)
     assert (result.status, result.result, result.stdout_bytes) == ("ok", "done", 10_000_000)
@@ -473,6 +543,7 @@ def test_wrong_calls(opened: Session, folder: Path) -> None:
 
 
 def test_a_script_is_granted_nothing_unless_it_is(run: Runner) -> None:
+    """TH-51, TH-53"""
     code = "def run(input, ctx):\n    try:\n        ctx.tools.add(a=1, b=2)\n    except AttributeError as e:\n        return str(e)\n"
     assert run("none.py", code).result == "Tool not available: add"
     limits = BridgeLimits(calls=1)
@@ -497,10 +568,31 @@ def test_36_odd_names_come_back_as_they_are(run: Runner) -> None:
     assert found == {name.encode("utf-8", "surrogatepass") for name in names}, result.warnings
 
 
+@pytest.mark.parametrize("name", ["pay.py", "pay.mjs", "pay.ts", "pay.sh"])
+def test_46_a_script_that_waits_for_a_decision_goes_on_with_its_result(run: Runner, name: str) -> None:
+    """ref-46"""
+    paying = dataclasses.replace(add, name="pay", approval="always")
+    text = {
+        "py": "def run(input, ctx):\n    ctx.output.write_file('o.txt', 'x')\n    return ctx.tools.pay(a=1, b=2)\n",
+        "mjs": "export default async (input, ctx) => { await ctx.output.writeFile('o.txt', 'x'); return ctx.tools.pay({ a: 1, b: 2 }); };\n",
+        "ts": "export default async (input: object, ctx: any): Promise<number> => { await ctx.output.writeFile('o.txt', 'x'); return ctx.tools.pay({ a: 1, b: 2 }); };\n",
+        "sh": "echo -n x | output-write o.txt; tool pay a:=1 b:=2\n",
+    }[name.rpartition(".")[2]]
+    result = run(name, text, grant=Grant(tools=[paying], approver="suspend"))
+    assert (result.status, result.result, result.files) == ("awaiting_approval", None, [])
+    over = run.session.resume(result.run_id, {result.pending[0].call_id: True})
+    assert isinstance(over, ScriptResult)
+    assert (over.status, over.result, over.stdout) == (
+        ("ok", None, "3\n") if name == "pay.sh" else ("ok", 3, "")
+    )
+    assert [file.content for file in over.files] == ["x"]
+
+
 # -- known faults of other systems --------------------------------------------------------------------
 
 
 def test_w14_a_program_has_tools_and_workspace(run: Runner, tmp_path: Path) -> None:
+    """TH-57"""
     (tmp_path / "n.txt").write_text("noted")
     code = (
         "from skill_tools import tools, workspace\nprint(tools.add(a=1, b=2), workspace.read_file('n.txt'))\n"
@@ -531,6 +623,7 @@ def test_w30_scripts_call_each_other_across_languages(run: Runner) -> None:
 
 
 def test_w39_binary_resources_can_be_read_in_every_language(run: Runner) -> None:
+    """TH-59"""
     python = "import os\ndef run(i, c):\n    return open(os.environ['SKILL_DIR'] + '/references/blob.bin', 'rb').read().hex()\n"
     node = "import fs from 'node:fs';\n"
     node += "export default () => fs.readFileSync(`${process.env.SKILL_DIR}/references/blob.bin`, 'hex');\n"

@@ -94,6 +94,7 @@ def staged(session: Session, slug: str) -> dict[bytes, bytes]:
 
 
 def test_a_skill_lands_whole_below_its_folders_name(shared: Session, make: Make) -> None:
+    """trpc-1.7.1"""
     skill = make({"scripts/a.py": "print(1)\n", "references/deep/er/b.md": "b", "assets/c.bin": b"\0\xff"})
     assert shared.load(skill) == f"/skills/{skill.name}"
     assert inside(shared, f"/skills/{skill.name}") == [
@@ -155,6 +156,7 @@ def test_modes_are_0755_for_folders_and_scripts_and_0644_for_the_rest(shared: Se
 
 
 def test_links_in_the_skill_point_to_the_folders_of_the_workspace(shared: Session, make: Make) -> None:
+    """trpc-1.7.3"""
     skill = make()
     shared.load(skill)
     result = shared.exec("readlink out work inputs", skill=skill)
@@ -233,6 +235,7 @@ def test_carriage_returns_of_files_that_are_no_scripts_are_kept(shared: Session,
 def test_files_that_lie_next_to_a_script_are_found_in_python_bash_and_node(
     shared: Session, make: Make
 ) -> None:
+    """TH-55"""
     skill = make(
         {
             "scripts/helper.py": "WORD = 'python import'\n",
@@ -299,6 +302,7 @@ def test_a_skill_writes_inside_its_own_folder(shared: Session, make: Make) -> No
 
 
 def test_every_name_that_a_file_can_have_lands_unchanged(shared: Session, make: Make) -> None:
+    """TH-67"""
     names = {
         b"new\nline.txt": b"1",
         b"-rf": b"2",
@@ -394,6 +398,7 @@ def test_folders_of_version_control_are_not_staged(shared: Session, make: Make) 
 def test_a_folder_of_its_own_is_kept_instead_of_a_link_and_told(
     shared: Session, make: Make, name: str
 ) -> None:
+    """trpc-34"""
     skill = make({f"{name}/mine.txt": "mine"})
     result = shared.exec(f"cat {name}/mine.txt; [ -L {name} ] || echo folder", skill=skill)
     assert (result.stdout, result.stderr) == ("minefolder\n", "")
@@ -408,6 +413,7 @@ def test_a_folder_of_its_own_is_kept_instead_of_a_link_and_told(
 
 
 def test_loading_an_unchanged_skill_again_touches_nothing(shared: Session, make: Make) -> None:
+    """trpc-1.8.2, trpc-26"""
     skill = make({"a/b.txt": "b", "run.sh": "#!/bin/sh\r\n"})
     (skill / "link").symlink_to("a/b.txt")
     shared.load(skill)
@@ -419,6 +425,7 @@ def test_loading_an_unchanged_skill_again_touches_nothing(shared: Session, make:
 
 
 def test_a_changed_skill_is_replaced_as_a_whole(shared: Session, make: Make) -> None:
+    """trpc-26"""
     skill = make({"a.txt": "one", "gone.txt": "x", "folder/gone.txt": "x"})
     shared.load(skill)
     shared.exec("echo litter > litter.txt; echo mine > a.txt", skill=skill)
@@ -444,6 +451,7 @@ def test_a_change_of_the_same_length_is_seen_at_once(shared: Session, make: Make
 
 
 def test_making_a_file_executable_is_a_change(shared: Session, make: Make) -> None:
+    """trpc-27"""
     skill = make({"tool": "echo hello\n"})
     assert shared.exec("./tool", skill=skill).exit_code == 126
     os.chmod(skill / "tool", 0o755)
@@ -460,6 +468,7 @@ def test_a_new_empty_folder_is_a_change(shared: Session, make: Make) -> None:
 
 
 def test_links_that_a_script_removed_are_there_again_after_the_next_load(shared: Session, make: Make) -> None:
+    """trpc-1.8.2, trpc-1.8.4, trpc-27"""
     skill = make({"a/b.txt": "b"})
     (skill / "link").symlink_to("a/b.txt")
     shared.load(skill)
@@ -506,6 +515,7 @@ def test_nothing_that_scripts_do_reaches_the_source(shared: Session, make: Make)
 
 
 def test_nothing_in_the_sandbox_makes_a_changed_skill_look_unchanged(shared: Session, make: Make) -> None:
+    """trpc-34, trpc-1.8.9"""
     skill = make({"version": "1"})
     shared.load(skill)
     forged = (
@@ -681,6 +691,7 @@ def test_a_run_uses_the_folder_it_names_even_if_another_of_that_name_is_loaded(
 
 
 def test_a_folder_name_that_is_unsafe_becomes_a_safe_one(shared: Session, make: Make) -> None:
+    """trpc-1.8.5"""
     skill = make({"a.txt": "a"}, name="My Skill $(touch x)")
     path = shared.load(skill)
     assert path.startswith("/skills/")

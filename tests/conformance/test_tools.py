@@ -20,12 +20,10 @@ from executor import BadPathError, Executor, Session
 from executor.tools import (
     PROFILES,
     CommandPolicy,
-    HostTool,
     Options,
     Sandbox,
     SkillMetadata,
     SyncSkillToolset,
-    ToolResult,
     discover_skills,
 )
 from executor.workspace.artifacts import ArtifactStore
@@ -93,7 +91,7 @@ def until(tools: SyncSkillToolset, session_id: str, text: str) -> dict[str, Any]
 
 
 def test_the_result_is_an_exec_result(tools: SyncSkillToolset, shared: Session) -> None:
-    """trpc-55"""
+    """trpc-55, trpc-1.11.3"""
     result = tools.call("workspace_exec", {"command": "echo out; echo err >&2; exit 7"})
     made = result.structured
     assert not result.is_error
@@ -117,7 +115,7 @@ def test_the_result_is_an_exec_result(tools: SyncSkillToolset, shared: Session) 
 
 
 def test_stdin_env_and_cwd(tools: SyncSkillToolset) -> None:
-    """trpc-51, trpc-55"""
+    """trpc-51, trpc-55, trpc-1.11.1"""
     made = ok(
         tools,
         "workspace_exec",
@@ -143,13 +141,13 @@ def test_stdin_env_and_cwd(tools: SyncSkillToolset) -> None:
     ],
 )
 def test_a_working_folder(tools: SyncSkillToolset, cwd: str, where: str) -> None:
-    """trpc-50"""
+    """trpc-50, trpc-1.11.9"""
     assert ok(tools, "workspace_exec", command="pwd", cwd=cwd)["stdout"] == where + "\n"
 
 
 @pytest.mark.parametrize("cwd", ["../etc", "/etc", "out/*.zip", "work/none", "skills/sales-report", "out\0x"])
 def test_a_bad_working_folder_is_refused(tools: SyncSkillToolset, cwd: str) -> None:
-    """trpc-50"""
+    """trpc-50, trpc-1.11.9"""
     message = refused(tools, "workspace_exec", command="pwd", cwd=cwd)
     assert "cwd" in message or ".." in message or "NUL" in message or "not below" in message
 
@@ -167,7 +165,7 @@ def test_a_command_in_a_skills_folder_has_its_variables(tools: SyncSkillToolset)
 
 
 def test_a_policy_stands_in_front_of_the_sandbox(make: Make) -> None:
-    """trpc-61, trpc-62"""
+    """trpc-61, trpc-62, trpc-1.11.2, trpc-1.11.11"""
     tools = make(options=Options(policy=CommandPolicy(allow=["python3", "echo"])))
     show = 'python3 -c \'import os; print(os.environ.get("OK"), os.environ.get("BASH_ENV"))\''
     unsafe = {"OK": "1", "BASH_ENV": "/workspace/x", "PATH": "/tmp", "BASH_FUNC_echo%%": "() { id; }"}
@@ -181,7 +179,7 @@ def test_a_policy_stands_in_front_of_the_sandbox(make: Make) -> None:
 
 @pytest.mark.parametrize("name", ["timeout_sec", "timeoutSec", "timeout"])
 def test_a_timeout_ends_everything_and_keeps_what_was_written(tools: SyncSkillToolset, name: str) -> None:
-    """trpc-52"""
+    """trpc-52, trpc-1.11.1"""
     began = time.monotonic()
     result = tools.call("workspace_exec", {"command": "echo part; sleep 77 & wait", name: 0.5})
     assert time.monotonic() - began < 10
@@ -199,7 +197,7 @@ def test_a_timeout_has_a_ceiling(tools: SyncSkillToolset) -> None:
 
 
 def test_long_output_keeps_its_ends_and_the_whole_is_in_a_file(make: Make, shared: Session) -> None:
-    """trpc-54, stella 1119"""
+    """trpc-54, stella 1119; trpc-1.11.10"""
     tools = make(options=Options(output_bytes=200))
     result = tools.call("workspace_exec", {"command": "printf HEAD; seq 1000; printf TAIL; echo no >&2"})
     made = result.structured
@@ -251,7 +249,7 @@ def test_progress_is_told_while_a_command_runs(
 def test_cancelling_a_call_ends_its_command(
     executor: Executor, tools: SyncSkillToolset, shared: Session, more: dict[str, Any]
 ) -> None:
-    """trpc-53"""
+    """trpc-53, PA-20"""
     loop = executor._loop._loop
     work = tools._inner.call("workspace_exec", {"command": "exec sleep 4711", **more})
     future = asyncio.run_coroutine_threadsafe(work, loop)
@@ -264,7 +262,7 @@ def test_cancelling_a_call_ends_its_command(
 
 
 def test_a_command_reads_what_is_written_to_it(tools: SyncSkillToolset) -> None:
-    """trpc-56"""
+    """trpc-56, trpc-1.11.5, trpc-1.11.4"""
     session_id = start(tools, "read v; echo out:$v; exit 4")
     made = ok(
         tools, "workspace_write_stdin", sessionId=session_id, chars="hello", submit=True, yieldMs=20_000
@@ -326,7 +324,7 @@ def test_a_look_at_a_silent_command_returns_at_once(tools: SyncSkillToolset) -> 
 
 
 def test_yield_alone_waits_and_then_becomes_a_session(tools: SyncSkillToolset) -> None:
-    """trpc row 1.11 foreground/session"""
+    """trpc row 1.11 foreground/session; trpc-1.11.4"""
     done = ok(tools, "workspace_exec", command="cat; echo now", stdin="in\n", yield_time_ms=20_000)
     assert (done["status"], done["stdout"]) == ("ok", "in\nnow\n")
     going = ok(tools, "workspace_exec", command="echo first; sleep 600", yield_time_ms=5_000)
@@ -343,7 +341,7 @@ def test_yield_alone_waits_and_then_becomes_a_session(tools: SyncSkillToolset) -
 def test_killing_leaves_nothing_and_the_rest_of_the_output_comes(
     tools: SyncSkillToolset, shared: Session
 ) -> None:
-    """trpc-57"""
+    """trpc-57, trpc-1.11.6"""
     session_id = start(tools, "trap 'echo bye; exit' TERM; sleep 9191 & sleep 9191 & echo up; wait")
     assert until(tools, session_id, "up\n")["got"] == "up\n"
     killed = ok(tools, "workspace_kill_session", session_id=session_id)
@@ -425,7 +423,7 @@ def test_a_command_belongs_to_one_agent_of_one_session(
 
 
 def test_a_command_that_nobody_asks_about_ends(make: Make, shared: Session) -> None:
-    """trpc-57, trpc-w46"""
+    """trpc-57, trpc-w46; trpc-1.11.7"""
     tools = make(agent="idle", options=Options(idle_seconds=0.5))
     session_id = start(tools, "sleep 3131")
     assert eventually(lambda: not alive(shared, "sleep 3131"))
@@ -583,7 +581,7 @@ def test_names_of_a_script_are_escaped(tools: SyncSkillToolset, shared: Session)
 
 
 def test_an_artifact_is_saved_and_comes_back(make: Make, session: Session, tmp_path: Path) -> None:
-    """trpc-38, trpc-49"""
+    """trpc-38, trpc-49, trpc-1.10.6, trpc-1.10.7"""
     store = ArtifactStore(tmp_path / "kept", scope="s", max_bytes=1000)
     tools = make(session=session, artifacts=store, agent="artifacts", state=":memory:")
     ok(tools, "workspace_write_file", path="out/a.csv", content="x\n1\n")
@@ -728,7 +726,7 @@ def test_no_argument_whatever_raises(make: Make, profile: str) -> None:
 
 
 def test_the_guides_sandbox_has_its_three_methods(executor: Executor, session: Session) -> None:
-    """VS-01, VS-13, VS-15"""
+    """VS-01, VS-13, VS-15, VS-08, VS-09"""
     sandbox = Sandbox(session._inner)
     session.exec("mkdir out/d; printf 'a\\377' > out/raw; printf text > out/a.txt; ln -s d out/link")
 
@@ -771,128 +769,3 @@ def test_skills_are_found_in_the_sandbox(executor: Executor, session: Session) -
         SkillMetadata("notes", "first", "/workspace/work/one/notes"),
         SkillMetadata("more", "other", "/workspace/work/two/more"),
     ]
-
-
-# -- every profile, replayed without a model --
-
-Step = tuple[str, dict[str, Any], Callable[[ToolResult], Any], Any]
-
-
-def structured(*names: str) -> Callable[[ToolResult], Any]:
-    return lambda result: tuple(result.structured[name] for name in names)
-
-
-LOOP: dict[str, list[Step]] = {
-    "trpc": [
-        ("skill_load", {"skill": "log-digest"}, structured("skill", "docs"), ("log-digest", [])),
-        (
-            "skill_list_docs",
-            {"skill": "log-digest"},
-            lambda r: r.text.split("\n")[0],
-            "references/digest-json.md",
-        ),
-        (
-            "skill_select_docs",
-            {"skill": "log-digest", "docs": ["references/digest-json.md"]},
-            structured("selected_docs"),
-            (["references/digest-json.md"],),
-        ),
-        ("workspace_write_file", {"path": "inputs/a.log", "content": "INFO up\n"}, structured("size"), (8,)),
-        (
-            "workspace_exec",
-            {"command": "scripts/digest.sh inputs/a.log | head -n 1", "cwd": "skills/log-digest"},
-            structured("exit_code", "stdout"),
-            (0, "Log digest of a.log\n"),
-        ),
-        (
-            "workspace_save_artifact",
-            {"path": "out/digest.json"},
-            structured("ref", "mime_type"),
-            ("artifact://out/digest.json@0", "application/json"),
-        ),
-        ("skill_unload", {"skill": "log-digest"}, structured("skill", "loaded"), ("log-digest", [])),
-    ],
-    "think": [
-        (
-            "activate_skill",
-            {"name": "log-digest"},
-            lambda result: result.text[:32],
-            '<skill_content name="log-digest"',
-        ),
-        (
-            "read_skill_resource",
-            {"path": "log-digest/references/digest-json.md"},
-            structured("kind", "size"),
-            ("reference", 1151),
-        ),
-    ],
-    "flow": [
-        ("count", {"x": 1}, lambda result: result.is_error, True),
-        ("loadSkill", {"skillId": "skill_log-digest"}, structured("skill"), ("log-digest",)),
-        ("count", {"x": 1}, lambda result: result.text, "1"),
-        ("exitSkill", {}, structured("skill"), ("log-digest",)),
-        ("count", {"x": 1}, lambda result: result.is_error, True),
-    ],
-    "claude": [
-        (
-            "Skill",
-            {"name": "log-digest", "args": "app.log"},
-            lambda result: result.text.split("\n")[0],
-            "[Skill: log-digest]",
-        ),
-        ("Write", {"file_path": "work/a.log", "content": "INFO up\n"}, structured("size"), (8,)),
-        (
-            "Edit",
-            {"file_path": "work/a.log", "old_string": "INFO", "new_string": "ERROR"},
-            structured("replaced"),
-            (1,),
-        ),
-        (
-            "Bash",
-            {"command": "/skills/log-digest/scripts/digest.sh work/a.log | head -n 1"},
-            structured("exit_code", "stdout"),
-            (0, "Log digest of a.log\n"),
-        ),
-        ("Read", {"file_path": "/workspace/work/a.log"}, lambda result: result.text, "ERROR up"),
-    ],
-    "ai-sdk": [
-        ("loadSkill", {"name": "Log-Digest"}, structured("skillDirectory"), ("/skills/log-digest",)),
-        (
-            "bash",
-            {"command": "echo INFO x | /skills/log-digest/scripts/digest.sh - | head -n 1; exit 3"},
-            lambda result: result.structured,
-            {"stdout": "Log digest of stdin\n", "stderr": "", "exitCode": 3},
-        ),
-        (
-            "readFile",
-            {"path": "/skills/log-digest/SKILL.md"},
-            lambda result: result.text[:15],
-            "---\nname: log-d",
-        ),
-        ("readFile", {"path": "/etc/passwd"}, lambda result: result.is_error, True),
-    ],
-}
-
-
-@pytest.mark.parametrize("profile", LOOP)
-def test_a_recorded_list_of_calls_replays(
-    make: Make, executor: Executor, profile: str, tmp_path: Path
-) -> None:
-    """An agent loop without a model; VS-07, VS-08, VS-09, TH-40, WN-05, WN-08, WN-10, WN-11"""
-    seen: list[Any] = []
-
-    def count(arguments: dict[str, Any]) -> str:
-        seen.append(arguments)
-        return str(len(seen))
-
-    with executor.session() as session:
-        tools = make(
-            session=session,
-            profile=profile,
-            state=":memory:",
-            artifacts=tmp_path,
-            scoped={"log-digest": [HostTool("count", "Counts.", {"type": "object"}, count)]},
-        )
-        for name, arguments, look, expected in LOOP[profile]:
-            result = tools.call(name, arguments)
-            assert look(result) == expected, (name, result)

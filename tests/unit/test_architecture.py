@@ -24,21 +24,47 @@ MODULES = {
 
 # What each part may import besides the standard library, third parties and itself. A part is a subpackage
 # or a module directly below `executor`; `""` is `executor/__init__.py`. `part.module` allows one module only.
-BASE = {"errors", "places"}
+BASE = {"errors", "places", "spans"}
 ALLOWED: dict[str, set[str]] = {
     "errors": set(),
     "places": set(),
+    "spans": set(),
     "guest": set(),  # it runs inside, alone
     "models": {"errors"},
-    "settings": {*BASE, "models"},
+    "settings": {*BASE, "models", "runtimes.options"},
     "runtimes": {*BASE, "guest"},
+    "state": {*BASE, "runtimes.owner"},
     "channel": {"errors", "guest.wire", "guest.records", "guest.bundle", "runtimes.base"},
-    "skills": {*BASE, "models", "workspace.text", "workspace.layout"},
-    "workspace": {*BASE, "models", "guest.records", "channel"},
+    "skills": {*BASE, "models", "state", "workspace.text", "workspace.layout"},
+    "workspace": {*BASE, "models", "guest.records", "channel", "state"},
     "bridge": {*BASE, "models", "settings", "channel", "workspace", "guest"},
-    "images": {*BASE, "guest", "runtimes"},
-    "session": {*BASE, "models", "settings", "skills", "workspace", "bridge", "channel", "guest", "runtimes"},
-    "executor": {*BASE, "models", "settings", "skills", "workspace", "bridge", "runtimes", "session"},
+    "deps": {*BASE, "models", "settings", "skills", "workspace.text", "runtimes.base"},
+    "images": {*BASE, "guest", "runtimes", "deps"},
+    "session": {
+        *BASE,
+        "models",
+        "settings",
+        "skills",
+        "state",
+        "workspace",
+        "bridge",
+        "channel",
+        "guest",
+        "runtimes",
+        "deps",
+    },
+    "executor": {
+        *BASE,
+        "models",
+        "settings",
+        "skills",
+        "state",
+        "workspace",
+        "bridge",
+        "runtimes",
+        "session",
+        "deps",
+    },
 }
 ALLOWED["sync"] = {*ALLOWED["executor"], "channel.runs", "executor"}
 ALLOWED["doctor"] = {*ALLOWED["executor"], "guest", "images", "executor"}
@@ -48,6 +74,7 @@ ALLOWED[""] = {*BASE, "models", "settings", "bridge", "session", "executor", "sy
 ALLOWED["tools"] = {*TOP, "channel", "guest.records"}  # past the session, still downwards
 ALLOWED["testing"] = TOP
 ALLOWED["mcp"] = {*TOP, "tools"}
+ALLOWED["integrations"] = {*TOP, "tools"}  # and nothing may import them
 ALLOWED["cli"] = {*TOP, "tools", "testing", "mcp"}
 
 
@@ -169,7 +196,17 @@ PAIRS = [
     (session.AsyncFile, sync.File),
 ]
 # Public for the other classes of the asynchronous form, not for callers.
-INTERNAL = {"asked_grant", "on_close", "stream_file", "settle", "blank", "result"}
+INTERNAL = {
+    "asked_grant",
+    "attached",
+    "on_close",
+    "stream_file",
+    "settle",
+    "blank",
+    "result",
+    "since",
+    "abandon",
+}
 DUNDERS = {"__aenter__": "__enter__", "__aexit__": "__exit__"}
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from executor import AuditLog, BridgeLimits, Grant, ProtocolError, tool
-from executor.bridge import clients
+from executor import AuditLog, BridgeLimits, Grant, ProtocolError, allow, tool
+from executor.bridge import clients, egress
 from executor.bridge.dispatch import RunBridge, Subject
 from executor.channel import RunHandle
 from executor.guest.wire import (
@@ -25,6 +25,7 @@ from executor.guest.wire import (
     RUN,
     SIGNAL,
     STARTED,
+    TUNNEL,
     WINDOWS,
 )
 from tests.unit.test_channel import Bench, bench, data, eventually, finished, frame, run, spec
@@ -65,15 +66,15 @@ REQUEST = b'{"method":"tool.call","params":{"name":"add","input":{"a":1,"b":2}}}
 OPEN = {"run": 1, "form": "json"}
 
 
-async def begun(made: Bench, **limits: Any) -> tuple[RunHandle, RunBridge]:
+async def begun(made: Bench, network: Any = None, **limits: Any) -> tuple[RunHandle, RunBridge]:
     """A run on stream 1 with a bridge."""
-    grant = Grant(tools=[add, slow, large], limits=BridgeLimits(rate=None, **limits))
+    grant = Grant(tools=[add, slow, large], network=network, limits=BridgeLimits(rate=None, **limits))
     bridge = RunBridge(grant, Subject("r1", "s"), AuditLog())
     order = spec(timeout=20.0)
     clients.equip(order, bridge)
     handle = await made.channel.run(order)
     _, body = await made.peer.until(RUN)
-    assert set(body["bridge"]) == {"name", "calls", "argument"}
+    assert set(body["bridge"]) == {"name", "calls", "argument", "proxy"}
     made.peer.send(frame(STARTED, 1, {"pid": 7}))
     return handle, bridge
 
@@ -268,16 +269,93 @@ def test_the_clock_of_the_wait_stands_still_too() -> None:
         async with bench() as made:
             order = spec(timeout=0.2, grace=0.0)
             handle = await made.channel.run(order)
-            handle.pause()
-            handle.pause()
-            assert (await made.peer.until(SIGNAL))[1] == {"pause": True}
+            handle.hold(True, True)
+            assert (await made.peer.until(SIGNAL))[1] == {"hold": [True, True]}
             await asyncio.sleep(0.1)
             assert handle.stopped >= 0.1
-            handle.resume()
-            handle.resume()
-            assert (await made.peer.until(SIGNAL))[1] == {"pause": False}
+            handle.hold(False, False)
+            assert (await made.peer.until(SIGNAL))[1] == {"hold": [False, False]}
             stopped = handle.stopped
             await asyncio.sleep(0.05)
             assert handle.stopped == stopped
+
+    run(test)
+
+
+# -- tunnels ------------------------------------------------------------------------------------------
+
+ASK = b"GET http://other.test/ HTTP/1.1\r\nHost: other.test\r\n\r\n"
+
+
+async def tunnelled(made: Bench, stream: int) -> bytes:
+    """What comes through a tunnel until its last word and the end of its bytes have passed."""
+    content, word, end = b"", False, False
+    while not (word and end):
+        head = await made.peer.reader.readexactly(12)
+        length, kind, at = int.from_bytes(head[:4], "big"), head[4], int.from_bytes(head[8:], "big")
+        payload = await made.peer.reader.readexactly(length)
+        if at == stream and kind == DATA:
+            content += payload
+            end = bool(head[5] & END)
+            if payload:
+                made.peer.send(frame(CREDIT, stream, length.to_bytes(4, "big"), channel=CONTENT))
+        elif at == stream and kind == RESULT:
+            word = True
+    return content
+
+
+@pytest.mark.parametrize("number", [1, 3, "1", None, 2])
+def test_tunnels_of_runs_without_network_lead_nowhere(number: Any) -> None:
+    async def test() -> None:
+        async with bench() as made:
+            await begun(made)
+            await made.channel.run(spec("r2"))
+            made.peer.send(frame(TUNNEL, 2, {"run": number}) + data(2, ARGS, ASK))
+            assert await tunnelled(made, 2) == b""
+            await eventually(lambda: not made.channel._calls)
+            assert made.channel.broken is None
+
+    run(test)
+
+
+def test_a_tunnel_is_answered_and_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(egress, "LINGER", 0.1)
+
+    async def test() -> None:
+        async with bench() as made:
+            handle, bridge = await begun(made, allow(["api.test"]), connections=2)
+            assert handle.spec.env[b"NODE_USE_ENV_PROXY"] == b"1"
+            made.peer.send(frame(TUNNEL, 2, {"run": 1}) + data(2, ARGS, ASK))
+            assert (await tunnelled(made, 2)).startswith(b"HTTP/1.1 403 ")
+            for stream in (4, 6):
+                made.peer.send(frame(TUNNEL, stream, {"run": 1}))
+            made.peer.send(frame(TUNNEL, 8, {"run": 1}))  # a guest of ours would have waited
+            assert await tunnelled(made, 8) == b""
+            made.peer.send(frame(CANCEL, 4) + data(6, ARGS, b"GET"))
+            assert await tunnelled(made, 4) == b""
+            bridge.revoke("over")
+            assert await tunnelled(made, 6) == b""
+            await eventually(lambda: not made.channel._calls)
+            assert made.channel._answered == set()
+            assert made.channel._connection._streams.keys() == {1}
+
+    run(test)
+
+
+def test_a_tunnel_ends_with_its_run_and_its_sandbox() -> None:
+    async def test() -> None:
+        async with bench() as made:
+            handle, bridge = await begun(made, allow(["api.test"]))
+            made.peer.send(frame(TUNNEL, 2, {"run": 1}) + finished(1) + frame(TUNNEL, 4, {"run": 1}))
+            await handle.report
+            assert await tunnelled(made, 4) == b""
+            assert bridge.revoked
+        async with bench() as made:
+            _, bridge = await begun(made, allow(["api.test"]))
+            made.peer.send(frame(TUNNEL, 2, {"run": 1}) + data(2, ARGS, b"GET"))
+            await eventually(lambda: len(bridge._egress._tasks) == 1)  # type: ignore[union-attr]
+            made.peer.writer.close()
+            await eventually(lambda: not bridge._egress._tasks)  # type: ignore[union-attr]
+            assert made.channel._calls == {}
 
     run(test)

@@ -28,10 +28,12 @@ from executor.bridge import code
     ],
 )
 def test_trpc_66_exactly_one_block_is_code(reply: str, found: object) -> None:
+    """trpc-66, trpc-1.13.5"""
     assert code.of_reply(reply) == found
 
 
 def test_trpc_65_what_cannot_be_code() -> None:
+    """trpc-65, trpc-1.13.7"""
     with pytest.raises(BadRequestError, match="9 bytes, at most 8"):
         code.plan("x = 1 + 2", "python", 8)
     with pytest.raises(BadRequestError, match="cannot be run"):

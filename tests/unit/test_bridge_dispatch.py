@@ -73,7 +73,9 @@ class Run:
         self.clock: list[str] = []
         subject = Subject("run_1", "s1", "notes", "digest", "scripts/x.py", "sha")
         self.bridge = RunBridge(grant, subject, self.audit, script=script)
-        self.bridge.begin(timeout, lambda: self.clock.append("pause"), lambda: self.clock.append("resume"))
+        self.bridge.begin(
+            timeout, lambda _stopped, frozen: self.clock.append("pause" if frozen else "resume")
+        )
 
     def send(self, data: Any, **more: Any) -> Request:
         raw = data if isinstance(data, bytes) else json.dumps(data).encode()
@@ -156,6 +158,7 @@ async def test_a_call() -> None:
 
 @going
 async def test_what_is_not_granted_is_not_found_whether_it_exists_or_not() -> None:
+    """TH-53"""
     run = Run(Grant(tools=[add]))
     for name in ("slow", "nonexistent", "", "add ", None, 7, ["add"], "ADD", "__class__"):
         answer = await run.ask({"method": "tool.call", "params": {"name": name, "input": {}}})
@@ -639,7 +642,7 @@ async def test_a_guest_cannot_start_the_clock_twice() -> None:
     run = Run(Grant(tools=[slow]), timeout=0.2)
     for _ in range(5):
         await asyncio.sleep(0.05)
-        run.bridge.begin(100, lambda: None, lambda: None)
+        run.bridge.begin(100, lambda _stopped, _frozen: None)
     assert run.bridge.revoked == "the deadline passed"
 
 

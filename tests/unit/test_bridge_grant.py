@@ -33,6 +33,7 @@ def answer(found: Any) -> Any:
 
 
 def test_nothing_is_granted_by_default() -> None:
+    """TH-51"""
     grant = Grant()
     assert (dict(grant.tools), grant.workspace, grant.root) == ({}, "none", None)
 
@@ -84,6 +85,7 @@ def test_a_root_gives_the_right_to_read(tmp_path: Path) -> None:
 
 
 def test_the_intersection_has_what_both_have(tmp_path: Path) -> None:
+    """TH-50"""
     one = Grant(tools=[A, B], workspace="read-write", root=tmp_path, limits=BridgeLimits(calls=5, rate=None))
     other = Grant(tools=[B, C], workspace="read", limits=BridgeLimits(in_flight=2))
     both = one & other
@@ -180,5 +182,6 @@ def test_the_rest_of_an_intersection() -> None:
     ],
 )
 def test_allowed_tools_only_narrow(allowed: list[str], kept: list[str]) -> None:
+    """TH-50"""
     assert list(Grant(tools=[A, B, named("mcp_x")]).narrowed(allowed).tools) == kept
     assert not Grant().narrowed(allowed).tools

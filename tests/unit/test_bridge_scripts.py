@@ -59,6 +59,7 @@ def test_python_functions(text: str) -> None:
     ],
 )
 def test_python_programs(text: str) -> None:
+    """ref-30"""
     assert python(text) == "cli"
 
 
@@ -84,6 +85,7 @@ def node(text: str, name: str = "x.mjs") -> tuple[str, str]:
     ],
 )
 def test_modules_with_a_default_export(text: str) -> None:
+    """TH-54"""
     assert node(text) == ("function", "0")
     assert node(text, "x.ts") == ("function", "0")
 
@@ -165,6 +167,7 @@ def think(**fields: Any) -> Any:
 
 
 def test_think_views() -> None:
+    """TH-65, TH-66"""
     assert think(style="function", result={"a": 1}) == {"a": 1}
     assert think(style="function", result=None) is None
     assert think(style="function", result=1, stdout="x\ny\n") == {"result": 1, "logs": ["x", "y"]}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import struct
 import subprocess
@@ -13,13 +14,18 @@ import jsonschema
 import pytest
 import yaml
 
+from executor.bridge import PublicToolError, ToolContext
+from executor.bridge.scripts import ScriptResult
 from executor.errors import BadRequestError
 from executor.models import ExecResult
 from executor.testing import pictures, schema
 from executor.testing.cases import Instance, discover
 from executor.testing.changes import changed_files, touches
 from executor.testing.coverage import coverage
-from executor.testing.expect import DIFF_LINES, Produced, compare, diff, subset
+from executor.testing.expect import DIFF_LINES, Produced, compare, diff
+from executor.testing.fakes import FakeTools
+from executor.testing.form import Case
+from executor.testing.matching import subset
 from executor.testing.selection import compile_expression
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -75,8 +81,12 @@ MISTAKES = {
         6,
         "expect: 'stdou' is not known here",
     ),
-    "no command": ("cases:\n  - name: a\n", 2, "give either `run` or `argv`"),
-    "two commands": ("cases:\n  - name: a\n    run: b\n    argv: [c]\n", 2, "give either `run` or `argv`"),
+    "no command": ("cases:\n  - name: a\n", 2, "give one of `run`, `argv` and `script`"),
+    "two commands": (
+        "cases:\n  - name: a\n    run: b\n    argv: [c]\n",
+        2,
+        "give one of `run`, `argv` and `script`",
+    ),
     "a repeated key": ("cases:\n  - name: a\n    run: b\n    run: c\n", 4, "'run' is repeated"),
     "a limit that cannot be read": (
         "cases:\n  - name: a\n    run: b\n    limits: {memory: lots}\n",
@@ -122,6 +132,41 @@ MISTAKES = {
         "cases:\n  - name: a\n    run: 'echo {{y}}'\n    parametrize: [{x: 1}]\n",
         2,
         "{{y}} has no value",
+    ),
+    "a script that is not there": (
+        "cases:\n  - name: a\n    script: scripts/x.py\n",
+        3,
+        "there is no script 'scripts/x.py' in the skill",
+    ),
+    "a script outside": (
+        "cases:\n  - name: a\n    script: ../x.py\n",
+        3,
+        "'../x.py' is not a script of a skill",
+    ),
+    "an input without a script": (
+        "cases:\n  - name: a\n    run: b\n    input: {x: 1}\n",
+        2,
+        "`input` needs a `script`",
+    ),
+    "a value without a script": (
+        "cases:\n  - name: a\n    run: b\n    expect: {result: {equals: 1}}\n",
+        2,
+        "`expect.result` needs a `script`",
+    ),
+    "a tool with a bad name": (
+        "cases:\n  - name: a\n    run: b\n    tools: {'a b': {returns: 1}}\n",
+        4,
+        "'a b' cannot be a tool's name",
+    ),
+    "a tool that answers nothing": (
+        "cases:\n  - name: a\n    run: b\n    tools:\n      t: {calls: 1}\n",
+        5,
+        "give either `returns` or `error`",
+    ),
+    "a tool that answers twice": (
+        "cases:\n  - name: a\n    run: b\n    tools:\n      t:\n        - {returns: 1, error: x}\n",
+        6,
+        "give either `returns` or `error`",
     ),
     "one name twice": (
         "cases:\n  - {name: a, run: b}\n  - {name: a, run: c}\n",
@@ -443,6 +488,73 @@ def test_a_revision_that_is_none_is_an_error(skill: Path, revision: str) -> None
     git(skill, "init", "-q")
     with pytest.raises(BadRequestError):
         changed_files(revision, [skill])
+
+
+# --- scripts and fake tools ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("wanted", "value", "expected"),
+    [
+        ({"json": {"a": 1}}, {"a": 1, "b": 2}, []),
+        ({"equals": {"a": 1}}, {"a": 1, "b": 2}, ["result $.b: expected nothing, got 2"]),
+        ({"equals": None}, None, []),
+        ({"equals": None}, 0, ["result $: expected null, got 0"]),
+        ({"json": [{"a": 1}]}, [{"a": 2}], ["result $[0].a: expected 1, got 2"]),
+        ({"equals": True}, 1, ["result $: expected true, got 1"]),
+    ],
+)
+def test_the_value_of_a_function(
+    write: Write, skill: Path, wanted: Any, value: Any, expected: list[str]
+) -> None:
+    (skill / "x.py").write_text("def run(input, ctx): pass\n")
+    case = {"name": "a", "script": "x.py", "expect": {"result": wanted}}
+    (instance,) = discover(write(yaml.safe_dump({"cases": [case]})))
+    result = ScriptResult(status="ok", exit_code=0, style="function", result=value)
+    assert [found.reason for found in compare(instance, result, []).mismatches] == expected
+    program = ScriptResult(status="ok", exit_code=0, style="cli")
+    assert [found.reason for found in compare(instance, program, []).mismatches] == [
+        "result: expected the value of a function, got a program, which has none"
+    ]
+
+
+def calls(tools: str, *inputs: tuple[str, dict[str, Any]]) -> tuple[list[Any], list[str]]:
+    """What the scripts get for each call, and the mismatches at the end."""
+    case = Case.model_validate({"name": "a", "run": "b", "tools": yaml.safe_load(tools)})
+    fakes = FakeTools(case.answers)
+    assert fakes.grant is not None
+    context = ToolContext("run_1", "s", "run_1.c1", "t", None, 0.0)
+    got: list[Any] = []
+    for name, value in inputs:
+        try:
+            got.append(asyncio.run(fakes.grant.tools[name].handler(value, context)))
+        except PublicToolError as error:
+            got.append(f"error: {error.message}")
+    return got, [found.reason for found in fakes.mismatches()]
+
+
+def test_a_fake_tool_gives_the_first_answer_that_fits() -> None:
+    several = "t: [{when: {city: Oslo}, returns: 1}, {when: {city: Rome}, error: closed}]"
+    assert calls(several, ("t", {"city": "Rome"}), ("t", {"city": "Oslo", "x": 1})) == (
+        ["error: closed", 1],
+        [],
+    )
+    pages = "t: [{returns: one, calls: 1}, {returns: two, calls: 1}]"
+    assert calls(pages, ("t", {}), ("t", {})) == (["one", "two"], [])
+
+
+def test_calls_that_nobody_expected_and_expected_ones_that_do_not_come() -> None:
+    got, told = calls("t: [{when: {a: 1}, returns: x}]", *[("t", {"a": n}) for n in range(20)])
+    assert got[:3] == ["error: the test case has no answer to this call", "x", got[0]]
+    assert told[0] == 'tools t: expected a call with {"a": 1}, got {"a": 0}'
+    assert len(told) == 5
+    assert calls("t: {returns: null, calls: 2}", ("t", {})) == ([None], ["tools t: expected 2 calls, got 1"])
+    assert calls("t: {returns: 1, calls: {min: 1, max: 2}}", *[("t", {})] * 3)[1] == [
+        "tools t: expected a call with anything (1 to 2 times), got {}"
+    ]
+    assert calls("t: [{when: {a: 1}, returns: 1, calls: 1}, {returns: 2}]", ("t", {}))[1] == [
+        'tools t with {"a": 1}: expected 1 call, got 0'
+    ]
 
 
 # --- coverage of scripts ------------------------------------------------------------------------------------

@@ -28,6 +28,7 @@ from executor.errors import (
     SandboxError,
     SandboxLostError,
     SandboxStartError,
+    SessionClosedError,
 )
 from executor.guest import bundle, records, wire
 from executor.guest.records import (
@@ -611,7 +612,7 @@ def test_close_says_goodbye_and_fails_what_is_pending() -> None:
             handle = await made.channel.run(spec())
             made.channel.close()
             error = await failure(made.channel.wait(handle))
-            assert type(error) is SandboxLostError
+            assert type(error) is SessionClosedError
             assert error.message == "the session was closed"
             assert made.told == []
             made.channel.close()

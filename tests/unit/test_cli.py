@@ -12,6 +12,7 @@ import pytest
 
 from executor.cli import app, arguments, console
 from executor.cli.relay import TerminalFilter
+from executor.cli.terminal import ScreenFilter
 from executor.doctor import runc_check
 from executor.errors import BadLimitError, BadPathError, BadRequestError
 from executor.models import ExecResult, Limits
@@ -48,8 +49,8 @@ def test_the_defaults_of_run(requested: list[arguments.RunRequest]) -> None:
 def test_every_option_of_run(requested: list[arguments.RunRequest]) -> None:
     line = (
         "run --skills r1 s --skills r2 --runtime local --image host --input a --input b:c --output x/** "
-        "--output y --save d --overwrite --env A=1 --env B=2 --stdin - --cwd work --timeout 1.5 "
-        "--memory 1g --cpus 0.5 --pids 9 --disk 2m --session id --json --quiet -- cmd --json -- ''"
+        "--output y --save d --overwrite --html r.html --env A=1 --env B=2 --stdin - --cwd work "
+        "--timeout 1.5 --memory 1g --cpus 0.5 --pids 9 --disk 2m --session id --json --quiet -- cmd --json -- ''"
     )
     assert app.main([word if word != "''" else "" for word in line.split()]) == 0
     assert requested == [
@@ -63,6 +64,7 @@ def test_every_option_of_run(requested: list[arguments.RunRequest]) -> None:
             outputs=("x/**", "y"),
             save=Path("d"),
             overwrite=True,
+            html=Path("r.html"),
             env=("A=1", "B=2"),
             stdin="-",
             cwd="work",
@@ -317,6 +319,53 @@ def test_only_colours_get_through_to_a_terminal_however_the_bytes_are_cut(data: 
     assert b"".join(pieces) + single.feed(b"", end=True) == shown
 
 
+SCREEN = {
+    "cursor, erasing, colours": (b"\x1b[2J\x1b[3;4Ha\x1b[K\x1b[1;31mb\x1b[0m", b""),
+    "keys that a shell writes": (b"a\x08\x07\r\n\tb", b""),
+    "modes, and what puts them back": (
+        b"\x1b[?2004h\x1b[?25l\x1b[?1049h",
+        b"\x1b[?2004l\x1b[?25h\x1b[?1049l",
+    ),
+    "modes that were put back": (b"\x1b[?25l\x1b[?25h", b""),
+    "letters of boxes": (b"\x1b(0qqq", b"\x1b(B"),
+    "a region": (b"\x1b[2;5r", b"\x1b7\x1b[r\x1b8"),
+}
+
+
+@pytest.mark.parametrize("what", SCREEN)
+def test_a_screen_is_drawn_and_put_back(what: str) -> None:
+    data, restored = SCREEN[what]
+    found = ScreenFilter()
+    coloured = b"\x1b[0m" if b"m" in data else b""
+    assert found.feed(data) + found.feed(b"", end=True) == data + restored + coloured
+    cut = ScreenFilter()
+    pieces = [cut.feed(data[at : at + 1]) for at in range(len(data))]
+    assert b"".join(pieces) == data
+
+
+@pytest.mark.parametrize(
+    ("data", "shown"),
+    [
+        (b"a\x1b]0;title\x07b", b"ab"),
+        (b"a\x1b]52;c;eA==\x1b\\b", b"ab"),
+        (b"a\x1bP$qm\x1b\\b", b"ab"),
+        (b"a\x1b]0;no end\nb", b"a\nb"),
+        (b"a\x1b[21tb\x1b[>c\x1b[5ic", b"abc"),
+        (b"\x1b[?1;1337;25h", b"\x1b[?1;25h"),
+        (b"\x1b[?1337h\x1b[2h", b""),
+        (b"\x0e\xc2\x9b2J\xe2\x80\xae", b"\\x0e\\x9b2J\\u202e"),
+        (b"\x1b[" + b"1;" * 5000 + b"mx", None),
+    ],
+)
+def test_what_could_do_more_than_draw_is_taken_out_however_it_is_cut(
+    data: bytes, shown: bytes | None
+) -> None:
+    for size in (1, 3, len(data)):
+        found = ScreenFilter()
+        got = b"".join(found.feed(data[at : at + size]) for at in range(0, len(data), size))
+        assert got == shown or (shown is None and b"\x1b" not in got)
+
+
 def test_text_is_not_held_back_on_a_terminal() -> None:
     made = TerminalFilter()
     assert made.feed("ä".encode() + b"\xc3") == "ä".encode()
@@ -449,10 +498,15 @@ def test_skills_as_json(root: Path) -> None:
         "slug": "good",
         "name": "Good One",
         "path": f"{root}/good",
+        "origin": f"{root}/good",
         "description": "Does good.",
     }
     assert found["problems"] == [
-        {"path": f"{root}/bad", "reason": "the SKILL.md of 'bad' is a PNG image, not text"}
+        {
+            "path": f"{root}/bad",
+            "origin": f"{root}/bad",
+            "reason": "the SKILL.md of 'bad' is a PNG image, not text",
+        }
     ]
 
 

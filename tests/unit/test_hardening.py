@@ -151,6 +151,7 @@ EXPECTED_HOST = {
 
 
 def test_the_create_body() -> None:
+    """trpc-1.7.5"""
     found = body()
     assert found.pop("HostConfig") == EXPECTED_HOST
     assert found == EXPECTED_BODY
@@ -275,6 +276,7 @@ def test_bubblewraps_arguments_on_a_root_filesystem_of_ours(tmp_path: Path) -> N
 
 
 def test_bubblewraps_arguments_on_this_machines_own_folders(monkeypatch: pytest.MonkeyPatch) -> None:
+    """trpc-1.13.1"""
     monkeypatch.setattr(local, "MERGED", ())
     parts = (NAMESPACES, PROCESS, FOLDERS, SYSTEM, KERNEL, PREPARED, DATA, END)
     assert arguments("") == " ".join(parts).split()
@@ -302,6 +304,7 @@ def test_nothing_but_the_four_file_systems_is_bound_writable() -> None:
 
 
 def test_no_argument_shows_the_hosts_root_or_shares_a_namespace() -> None:
+    """trpc-1.13.1"""
     words = arguments("")
     assert not any(word.startswith("--share") for word in words)
     sources = [words[at + 1] for at, word in enumerate(words) if word.endswith(("bind", "bind-try"))]
@@ -384,7 +387,10 @@ def test_what_lies_in_memory_takes_at_most_half_of_it(limits: Limits) -> None:
 
 
 def test_the_defaults_are_as_documented() -> None:
-    spec, notes = sandbox_spec("s", Limits(), Settings())
+    """trpc-1.7.6, TH-51"""
+    settings = Settings()
+    assert (settings.timeout, settings.script_timeout, settings.grace) == (300, 30, 2)
+    spec, notes = sandbox_spec("s", Limits(), settings)
     assert not notes
     assert (spec.memory, spec.cpus, spec.pids, spec.open_files) == (1024 * MIB, 1.0, 128, 1024)
     assert (spec.disk, spec.skills_disk, spec.tmp, spec.shm) == (256 * MIB, 128 * MIB, 64 * MIB, 64 * MIB)

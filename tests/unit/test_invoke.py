@@ -49,7 +49,7 @@ def call(tools: SkillToolset, tool: str, **arguments: Any) -> ToolResult:
 
 
 def test_a_definition_is_read_from_the_front_matter(executor: AsyncExecutor) -> None:
-    """PA-02, PA-06, PA-07, PA-08"""
+    """PA-02, PA-06, PA-07, PA-08, PA-01"""
     commit, deploy, hidden, plain = (definition(executor.repository.named(name)) for name in SKILLS)
     assert commit.arguments == ("scope", "message")
     assert commit.tools == ("Bash(git add:*)", "Bash(git status)")

@@ -9,8 +9,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+import sarif_pydantic
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from executor.errors import BadPathError, BadRequestError, SkillNotFoundError
 from executor.skills import lint
@@ -179,6 +181,34 @@ SHAPES: dict[str, tuple[bytes, list[tuple[str, int]]]] = {
     "a slash in the name": (
         b"---\nname: CI/CD\ndescription: d\n---\n" + BODY,
         [("name-characters", 2), ("name-folder", 2)],
+    ),
+    "a colon in the name": (
+        b"---\nname: kradleverse:act\ndescription: d\n---\n" + BODY,
+        [("name-characters", 2), ("name-folder", 2)],
+    ),
+    "an underscore in the name": (
+        b"---\nname: google_admin\ndescription: d\n---\n" + BODY,
+        [("name-characters", 2), ("name-folder", 2)],
+    ),
+    "a hyphen at the beginning of the name": (
+        b"---\nname: -21risk\ndescription: d\nrequires: {mcp: [x]}\n---\n" + BODY,
+        [("name-characters", 2), ("name-folder", 2), *[("front-flow", 4)] * 2, ("front-key-unknown", 4)],
+    ),
+    "a name that is not the folder's": (
+        b"---\nname: vercel-demo\ndescription: d\n---\n" + BODY,
+        [("name-folder", 2)],
+    ),
+    "a long description in a block": (
+        _NAMED + b"description: |\n" + b"  words and words\n" * 70 + b"---\n" + BODY,
+        [("description-length", 3)],
+    ),
+    "hints in brackets and a switch": (
+        _NAMED + b"description: d\nargument-hint: [file]\ndisable-model-invocation: true\n---\n" + BODY,
+        [("front-flow", 4), ("front-key-unknown", 4), ("front-key-unknown", 5)],
+    ),
+    "an empty list in metadata": (
+        _NAMED + b"description: d\nmetadata:\n  depends_on: []\n---\n" + BODY,
+        [("front-flow", 5), ("metadata-nested", 5)],
     ),
     "a repeated key": (
         _NAMED + b"description: a\ndescription: b\n---\n" + BODY,
@@ -550,6 +580,18 @@ def test_github_commands_cannot_be_forged(broken: lint.Linted, tmp_path: Path) -
     make(tmp_path, HEAD + BODY, **{"a\n::set-env name=x::y": b""})
     forged = lint.render("github", (), lint.lint([str(tmp_path)]).findings, below=str(tmp_path))
     assert all(line.startswith(("::error file=", "::warning file=")) for line in forged.splitlines())
+
+
+def test_sarif_opens_in_a_reader(broken: lint.Linted, tmp_path: Path) -> None:
+    text = lint.render("sarif", broken.skills, broken.findings, below=str(tmp_path))
+    (run,) = sarif_pydantic.Sarif.model_validate_json(text).runs
+    assert [(found.rule_id, found.level.value) for found in run.results or ()] == [
+        (finding.rule.id, finding.rule.severity.value) for finding in broken.findings
+    ]
+    without = json.loads(text)
+    del without["runs"][0]["results"][0]["message"]
+    with pytest.raises(ValidationError):  # the control: it is a reader that looks
+        sarif_pydantic.Sarif.model_validate(without)
 
 
 def test_sarif(broken: lint.Linted, tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from executor.tools.results import RefusedError
     ],
 )
 def test_plain_lines_are_read(line: str, expected: list[str]) -> None:
-    """trpc row 1.11 policy"""
+    """trpc row 1.11 policy; trpc-1.11.11"""
     assert programs(line) == expected
 
 
@@ -73,7 +73,7 @@ def test_plain_lines_are_read(line: str, expected: list[str]) -> None:
     ],
 )
 def test_everything_else_is_refused(line: str) -> None:
-    """trpc-61"""
+    """trpc-61, trpc-1.11.11"""
     with pytest.raises(RefusedError, match="not let through"):
         programs(line)
 
@@ -121,7 +121,7 @@ def test_deny_wins_over_allow() -> None:
     ],
 )
 def test_what_runs_other_programs_is_always_denied(program: str) -> None:
-    """trpc-61, trpc-w41"""
+    """trpc-61, trpc-w41; trpc-1.11.11"""
     for policy in (CommandPolicy(), CommandPolicy(allow=[program])):
         with pytest.raises(RefusedError, match="always denied"):
             policy.check(f"{program} -c x")
@@ -134,7 +134,7 @@ def test_an_empty_allow_list_allows_nothing() -> None:
 
 
 def test_variables_that_change_what_a_line_means_do_not_pass() -> None:
-    """trpc-62"""
+    """trpc-62, trpc-1.11.2, trpc-1.11.12"""
     given = {
         "OK": "1",
         "PATH": "/tmp",

@@ -10,7 +10,7 @@ import junitparser
 import pytest
 
 from executor.models import ExecResult, OutputFile
-from executor.testing.expect import Mismatch
+from executor.testing.matching import Mismatch
 from executor.testing.report_github import github
 from executor.testing.report_junit import junit
 from executor.testing.results import CaseResult, Coverage, Report

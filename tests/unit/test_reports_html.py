@@ -6,13 +6,10 @@ The last tests open it in a real headless Chromium, where there is one (Debian's
 from __future__ import annotations
 
 import base64
-import html as markup
 import http.server
 import os
 import re
-import shutil
 import struct
-import subprocess
 import threading
 from collections.abc import Iterator
 from html.parser import HTMLParser
@@ -21,11 +18,11 @@ from pathlib import Path
 import pytest
 
 from executor.models import ExecResult, OutputFile
-from executor.testing.expect import Mismatch
+from executor.testing.matching import Mismatch
 from executor.testing.report_html import MAX_OUTPUT, html
 from executor.testing.results import CaseResult, Coverage, Report
+from tests.unit.browser import PROGRAM, Chromium
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 PNG = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5ErkJggg=="
 )
@@ -226,81 +223,100 @@ def requests() -> Iterator[tuple[str, list[str]]]:
     server.shutdown()
 
 
-def browse(target: Path, tmp_path: Path, *words: str) -> str:
-    if CHROMIUM is None:
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chromium]:
+    """One for all tests."""
+    if PROGRAM is None:
         if os.environ.get("EXECUTOR_REQUIRE_RUNTIMES"):
             pytest.fail("chromium is required here")
         pytest.skip("chromium is not installed")
-    command = [
-        CHROMIUM,
-        "--headless=new",
-        "--no-sandbox",
-        "--disable-gpu",
-        "--disable-dev-shm-usage",
-        "--no-first-run",
-        f"--user-data-dir={tmp_path / 'profile'}",
-        "--virtual-time-budget=3000",
-        *words,
-        target.as_uri(),
-    ]
-    done = subprocess.run(command, capture_output=True, timeout=120, check=True)
-    return done.stdout.decode("utf-8", "replace")
+    opened = Chromium(tmp_path_factory.mktemp("chromium"))
+    yield opened
+    opened.close()
 
 
-def test_chromium_runs_nothing_and_loads_nothing(tmp_path: Path, requests: tuple[str, list[str]]) -> None:
+def test_chromium_runs_nothing_and_loads_nothing(
+    browser: Chromium, tmp_path: Path, requests: tuple[str, list[str]]
+) -> None:
     origin, asked = requests
     target = tmp_path / "report.html"
     # Everything is opened, so that every picture is drawn.
     target.write_bytes(hostile(origin, output=10 << 20).replace(b"<details", b"<details open"))
-    dom = browse(target, tmp_path, "--dump-dom")
-    assert "<title>Skill tests: 1 failed</title>" in dom
-    assert asked == []
-    tags = [tag for tag, _ in Tags(dom).found]
-    assert tags.count("script") == 1 and "iframe" not in tags and "svg" not in tags
-    assert '<div class="tools" role="search">' in dom  # the page's own script did run
+    browser.open(target)
+    browser.settle()
+    assert browser.js("document.title") == "Skill tests: 1 failed"
+    # A picture in the page asks for nothing beyond it, and what is in it neither.
+    assert asked == [] and [url for url in browser.asked if not url.startswith("data:image/")] == []
+    tags = browser.js("[...document.querySelectorAll('*')].map((element) => element.localName)")
+    assert tags.count("script") == 1 and not {"iframe", "svg", "base", "link", "a", "object"} & set(tags)
+    assert browser.js("[...document.images].map((image) => image.naturalWidth)") == [40]  # it was drawn
+    assert not browser.js("document.querySelector('.tools').hidden")  # the page's own script did run
     control = tmp_path / "control.html"
     control.write_text(f"<img src={origin}/control><script>document.title='ran'</script>")
-    assert "<title>ran</title>" in browse(control, tmp_path, "--dump-dom")
-    assert asked == ["/control"]
+    browser.open(control)
+    assert (browser.js("document.title"), asked, browser.asked) == (
+        "ran",
+        ["/control"],
+        [f"{origin}/control"],
+    )
 
 
-def test_chromium_searches_filters_and_turns_dark(tmp_path: Path) -> None:
+def test_chromium_searches_filters_and_turns_dark_by_the_keyboard(browser: Chromium, tmp_path: Path) -> None:
     both = report(name="alpha")
     other = report(name="beta", verdict="passed").results[0]
     other.mismatches = []
     both.results.append(other)
     target = tmp_path / "report.html"
-    script = (
-        "<script>addEventListener('load', () => {"
-        "const seen = () => [...document.querySelectorAll('details.case:not([hidden]) .name')]"
-        ".map((e) => e.firstChild.data).join();"
-        "const out = [seen()];"
-        "const key = (k) => document.dispatchEvent(new KeyboardEvent('keydown', {key: k}));"
-        "const box = document.getElementById('search');"
-        "key('/'); out.push(document.activeElement === box);"
-        "box.value = 'BETA demo'; box.dispatchEvent(new Event('input')); out.push(seen());"
-        "box.value = 'zzz'; box.dispatchEvent(new Event('input'));"
-        "out.push(seen(), document.getElementById('none').hidden);"
-        "box.value = ''; box.dispatchEvent(new Event('input')); box.blur();"
-        "key('j'); key('j'); out.push(document.activeElement.querySelector('.name').firstChild.data);"
-        "key('k'); out.push(document.activeElement.querySelector('.name').firstChild.data);"
-        "key('f'); out.push(seen()); key('f'); out.push(seen());"
-        "document.getElementById('theme').click(); out.push(document.documentElement.dataset.theme);"
-        "document.title = JSON.stringify(out); });</script></body>"
-    )
-    # The policy is taken off for the test's own script.
-    text = re.sub(r"<meta http-equiv[^>]*>", "", html(both).decode()).replace("</body>", script)
-    target.write_text(text)
-    dom = browse(target, tmp_path, "--dump-dom")
-    (title,) = re.findall(r"<title>(.*?)</title>", dom)
-    assert markup.unescape(title) == (
-        '["alpha,beta",true,"beta","",false,"beta","alpha","alpha","alpha,beta","dark"]'
-    )
+    target.write_bytes(html(both))
+    browser.screen(1000, 700)
+    browser.open(target)
+
+    def seen() -> list[str]:
+        cases = "[...document.querySelectorAll('details.case:not([hidden]) .name')]"
+        return list(browser.js(f"{cases}.map((element) => element.firstChild.data)"))
+
+    def focused() -> str:
+        return str(browser.js("document.activeElement.querySelector?.('.name')?.firstChild.data ?? ''"))
+
+    assert seen() == ["alpha", "beta"]
+    browser.press("/", *"beta d")
+    assert browser.js("document.activeElement.value") == "beta d"
+    browser.press("Escape", "j")
+    assert (browser.js("document.getElementById('search').value"), focused()) == ("beta d", "beta")
+    assert seen() == ["beta"]
+    browser.press("/", *"zz")
+    assert (seen(), browser.js("document.getElementById('none').hidden")) == ([], False)
+    browser.js("document.getElementById('search').value = ''")
+    browser.press(" ", "Escape", "j", "j")
+    assert (seen(), focused()) == (["alpha", "beta"], "beta")
+    opened = "document.activeElement.parentElement.open"
+    assert not browser.js(opened)
+    browser.press("Enter")  # as on every summary
+    assert browser.js(opened)
+    browser.press("k")
+    assert focused() == "alpha"
+    browser.press("f")
+    assert seen() == ["alpha"]
+    browser.press("f")
+    assert seen() == ["alpha", "beta"]
+    background = "getComputedStyle(document.body).backgroundColor"
+    light = browser.js(background)
+    browser.js("document.getElementById('theme').focus()")
+    browser.press("Enter")
+    dark = browser.js(background)
+    assert dark != light
+    browser.press("Enter")
+    assert browser.js(background) == light
+    browser.screen(1000, 700, dark=True)
+    browser.open(target)
+    assert browser.js(background) == dark
 
 
-def test_chromium_shows_it_on_a_phone_without_scrolling_sideways(tmp_path: Path) -> None:
+def test_chromium_shows_it_on_a_phone_without_scrolling_sideways(browser: Chromium, tmp_path: Path) -> None:
     target = tmp_path / "report.html"
-    script = "<script>document.title = document.documentElement.scrollWidth <= innerWidth</script></body>"
-    text = re.sub(r"<meta http-equiv[^>]*>", "", hostile("http://127.0.0.1:1", output=5000).decode())
-    target.write_text(text.replace("<details", "<details open").replace("</body>", script))
-    assert "<title>true</title>" in browse(target, tmp_path, "--window-size=500,900", "--dump-dom")
+    target.write_bytes(hostile("http://127.0.0.1:1", output=5000).replace(b"<details", b"<details open"))
+    browser.screen(390, 844, phone=True)
+    browser.open(target)
+    assert browser.js("[innerWidth, document.documentElement.scrollWidth]") == [390, 390]
+    low = "[...document.querySelectorAll('button, input')].filter((e) => e.offsetHeight < 38).length"
+    assert browser.js(low) == 0  # what fingers have to hit

@@ -30,6 +30,7 @@ def front(text: str) -> SkillDocument:
 
 
 def test_a_plain_skill_is_read_without_warnings() -> None:
+    """TH-03, WN-02, VS-16"""
     assert read(
         "---\nname: calc\ndescription: Adds numbers.\nlicense: MIT\ncompatibility: Python 3.9+\n"
         "allowed-tools: Read, Bash(git *)\nmetadata:\n  author: me\n  version: 1.10\nhomepage: https://x.y\n"
@@ -70,6 +71,7 @@ WRAPS = {
 
 @pytest.mark.parametrize("text, warnings", WRAPS.values(), ids=WRAPS)
 def test_the_front_matter_is_found_in_whatever_it_is_wrapped(text: str, warnings: int) -> None:
+    """trpc-1.1.3, VS-04, trpc-6"""
     skill = read(text)
     assert (skill.name, skill.description, skill.body.rstrip()) == ("n", "d", "body")
     assert len(skill.warnings) == warnings, skill.warnings
@@ -87,12 +89,14 @@ def test_the_front_matter_is_found_in_whatever_it_is_wrapped(text: str, warnings
     ids=["no front matter", "empty file", "unclosed fence", "prose between rules", "code block"],
 )
 def test_without_front_matter_the_whole_text_is_the_body(text: str, body: str) -> None:
+    """trpc-1.1.3, trpc-2, VS-05"""
     skill = read(text, folder="plain")
     assert (skill.name, skill.description, skill.body) == ("plain", "", body)
     assert skill.warnings
 
 
 def test_a_file_may_end_in_the_closing_fence() -> None:
+    """trpc-6"""
     assert read("---\nname: n\ndescription: d\n---").description == "d"
 
 
@@ -147,6 +151,7 @@ DESCRIPTIONS = {
 
 @pytest.mark.parametrize("written, meant, warnings", DESCRIPTIONS.values(), ids=DESCRIPTIONS)
 def test_a_description_is_what_its_author_meant(written: str, meant: str, warnings: int) -> None:
+    """trpc-3, trpc-4, ref-10"""
     skill = front(f"description: {written}\nversion: 1.0")
     assert skill.description == meant
     assert (skill.name, skill.extra, skill.body) == ("n", {"version": "1.0"}, "body\n")
@@ -200,6 +205,7 @@ NAMES = {
 
 @pytest.mark.parametrize("text, name", NAMES.values(), ids=NAMES)
 def test_the_name_is_the_top_level_one_else_the_folder(text: str, name: str) -> None:
+    """trpc-1.1.4, trpc-5, ref-10"""
     skill = read(f"---\n{text}\n---\n")
     assert (skill.name, skill.slug) == (name, "folder")
 
@@ -209,6 +215,7 @@ def test_a_folder_name_that_is_not_utf8_gives_a_printable_name() -> None:
 
 
 def test_a_name_like_a_path_is_told() -> None:
+    """trpc-7"""
     assert any("'../../evil' looks like a path" in w for w in read("---\nname: ../../evil\n---\n").warnings)
 
 
@@ -234,6 +241,7 @@ TOOLS = {
 
 @pytest.mark.parametrize("written, tools", TOOLS.values(), ids=TOOLS)
 def test_allowed_tools_are_split_where_a_person_would(written: str, tools: tuple[str, ...]) -> None:
+    """PA-06"""
     assert front(f"description: d\nallowed-tools: {written}").allowed_tools == tools
 
 

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from executor.errors import SkillNotFoundError, SkillUnreadableError
-from executor.skills import repository
+
 from executor.skills.document import MAX_BYTES
 from executor.skills.repository import MAX_DEPTH, Problem, Repository
+from executor.skills.sources import directory
 
 
 def make(folder: Path, name: str = "", description: str = "d", file: str = "SKILL.md") -> Path:
@@ -30,6 +31,7 @@ def reasons(repo: Repository) -> dict[str, str]:
 
 
 def test_skills_are_listed_by_slug_at_any_depth(tmp_path: Path) -> None:
+    """trpc-1.1.1, PA-01, WN-01, TH-15"""
     make(tmp_path / "b")
     make(tmp_path / "a", name="Alpha")
     make(tmp_path / "group" / "c")
@@ -52,6 +54,7 @@ def test_a_root_may_be_a_skill_itself(tmp_path: Path) -> None:
 
 
 def test_a_missing_root_is_empty_and_no_error(tmp_path: Path) -> None:
+    """trpc-1.1.2, ref-9"""
     repo = Repository([tmp_path / "none", "", str(tmp_path)])
     assert (repo.skills(), repo.problems()) == ([], [])
     make(tmp_path / "none" / "a")
@@ -67,6 +70,7 @@ def test_folders_of_tools_are_not_searched(tmp_path: Path, folder: str) -> None:
 
 
 def test_the_earlier_root_wins_and_the_other_place_is_named(tmp_path: Path) -> None:
+    """TH-06, trpc-1.1.5, trpc-1, ref-1"""
     first = make(tmp_path / "r1" / "calc", description="one")
     second = make(tmp_path / "r2" / "calc", description="two")
     repo = Repository([tmp_path / "r1", tmp_path / "r2"])
@@ -100,6 +104,7 @@ def test_two_skills_of_one_root_may_share_a_name(tmp_path: Path) -> None:
 
 
 def test_within_a_root_the_nearer_folder_wins(tmp_path: Path) -> None:
+    """trpc-1.1.5"""
     make(tmp_path / "a" / "examples" / "z", description="example")
     make(tmp_path / "z", description="real")
     repo = Repository([tmp_path])
@@ -108,6 +113,7 @@ def test_within_a_root_the_nearer_folder_wins(tmp_path: Path) -> None:
 
 
 def test_one_root_inside_another_or_given_twice_gives_no_duplicates(tmp_path: Path) -> None:
+    """trpc-1.1.2"""
     make(tmp_path / "skills" / "a")
     repo = Repository([tmp_path / "skills", tmp_path, tmp_path / "skills" / ".." / "skills"])
     assert (slugs(repo), repo.problems()) == (["a"], [])
@@ -121,6 +127,7 @@ BROKEN = {
 
 @pytest.mark.parametrize("data, reason", BROKEN.values(), ids=BROKEN)
 def test_a_broken_skill_is_told_and_hides_no_other(tmp_path: Path, data: bytes, reason: str) -> None:
+    """PA-05, ref-8"""
     make(tmp_path / "r1" / "good")
     (tmp_path / "r1" / "bad").mkdir()
     (tmp_path / "r1" / "bad" / "SKILL.md").write_bytes(data)
@@ -221,12 +228,13 @@ def test_depth_and_number_are_bounded_and_told(tmp_path: Path, monkeypatch: pyte
     repo = Repository([tmp_path])
     assert slugs(repo) == ["seen"]
     assert reasons(repo) == {"unseen": f"was not searched: more than 12 levels below the root {tmp_path}"}
-    monkeypatch.setattr(repository, "MAX_FOLDERS", 3)
+    monkeypatch.setattr(directory, "MAX_FOLDERS", 3)
     repo.refresh()
     assert repo.problems() == [Problem(tmp_path, "was searched in part: more than 3 folders")]
 
 
 def test_edits_and_deletions_are_seen_at_once_and_new_folders_after_refresh(tmp_path: Path) -> None:
+    """trpc-1.1.6, trpc-1.1.8, trpc-8, TH-12"""
     make(tmp_path / "a", description="old")
     make(tmp_path / "b")
     repo = Repository([tmp_path])
@@ -300,7 +308,7 @@ def test_a_name_means_slug_then_name_then_folder_then_any_case(tmp_path: Path, n
 
 def test_a_path_is_found_without_a_scan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = make(tmp_path / "s" / "a")
-    monkeypatch.setattr(repository, "_scan", None)
+    monkeypatch.setattr(directory, "_scan", None)
     monkeypatch.chdir(tmp_path)
     repo = Repository([tmp_path])
     for path in (folder, str(folder), f"{folder}/", "s/a", "./s/a/", "s/a/SKILL.md", Path("s/a")):
@@ -334,6 +342,7 @@ def test_what_a_model_names_never_leaves_the_roots(tmp_path: Path, monkeypatch: 
 
 
 def test_an_unknown_skill_is_answered_with_near_names_and_the_roots(tmp_path: Path) -> None:
+    """trpc-1.1.7"""
     make(tmp_path / "sales-report")
     with pytest.raises(SkillNotFoundError) as caught:
         Repository([tmp_path]).find("sale-report")
@@ -368,6 +377,7 @@ def test_a_path_without_a_skill_says_so(tmp_path: Path) -> None:
 
 
 def test_a_folder_with_an_unsafe_name_gets_a_safe_slug(tmp_path: Path) -> None:
+    """trpc-1.8.5"""
     make(tmp_path / "-21risk", name="21 risk")
     skill = Repository([tmp_path]).find("-21risk")
     assert skill.slug.startswith("21risk-")

@@ -359,6 +359,7 @@ def fill(root: Path) -> None:
 
 
 def test_the_digest_is_of_content_and_nothing_else(tmp_path: Path) -> None:
+    """trpc-1.8.1, TH-24"""
     fill(tmp_path / "one")
     fill(tmp_path / "elsewhere/two")
     for path in (tmp_path / "elsewhere/two").rglob("*"):
@@ -416,7 +417,7 @@ def test_the_digest_sees(tmp_path: Path, change: str) -> None:
 
 
 def test_the_digest_does_not_run_parts_together(tmp_path: Path) -> None:
-    """Files `a`="x", `b`="y" are not one file whose content looks like both."""
+    """Files `a`="x", `b`="y" are not one file whose content looks like both. trpc-1.8.1"""
     write(tmp_path / "two/a", b"x")
     write(tmp_path / "two/b", b"y")
     write(tmp_path / "one/a", b"x\0b\0y")

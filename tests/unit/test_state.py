@@ -42,7 +42,7 @@ def names(one: SkillState) -> list[str]:
 
 
 def test_turn_mode_ends_once_at_the_next_turn_and_never_within_one(store: StateStore) -> None:
-    """trpc-15"""
+    """trpc-15, trpc-1.5.3"""
     one = state(store)
     one.begin_turn()
     one.load(made("a"))
@@ -58,7 +58,7 @@ def test_turn_mode_ends_once_at_the_next_turn_and_never_within_one(store: StateS
 
 
 def test_once_mode_is_shown_in_one_request(store: StateStore) -> None:
-    """trpc-16"""
+    """trpc-16, trpc-1.5.3"""
     one = state(store, mode="once")
     one.load(made("a"))
     assert [loaded.body for loaded in one.begin_request()] == ["body of a"]
@@ -66,7 +66,7 @@ def test_once_mode_is_shown_in_one_request(store: StateStore) -> None:
 
 
 def test_session_mode_is_still_there_after_two_turns(store: StateStore) -> None:
-    """trpc-16"""
+    """trpc-16, trpc-1.5.3"""
     one = state(store, mode="session")
     one.load(made("a"))
     one.begin_turn()
@@ -99,7 +99,7 @@ def test_an_unknown_mode_is_turn(store: StateStore) -> None:
 
 
 def test_two_agents_and_two_sessions_never_see_each_other(store: StateStore) -> None:
-    """trpc-17"""
+    """trpc-17, trpc-1.5.1"""
     p, q = state(store, agent="p"), state(store, agent="q")
     other = state(store, agent="p", session="s2")
     p.load(made("a"))
@@ -114,7 +114,7 @@ def test_two_agents_and_two_sessions_never_see_each_other(store: StateStore) -> 
 
 
 def test_an_agents_name_may_hold_anything(store: StateStore) -> None:
-    """trpc row 1.5 keys: an agent with / is another agent than its parts"""
+    """trpc row 1.5 keys: an agent with / is another agent than its parts; trpc-1.5.1"""
     one, two = state(store, agent="a/b"), state(store, agent="a")
     one.load(made("x"))
     assert (names(one), names(two)) == (["x"], [])
@@ -124,7 +124,7 @@ def test_an_agents_name_may_hold_anything(store: StateStore) -> None:
 
 
 def test_the_ones_touched_longest_ago_go_first(store: StateStore) -> None:
-    """trpc-17"""
+    """trpc-17, trpc-1.5.5"""
     one = state(store, most=3)
     for skill in "abcd":
         one.load(made(skill))
@@ -236,7 +236,7 @@ def test_too_many_declared_loads_change_nothing(store: StateStore) -> None:
 
 
 def test_equal_requests_merge_and_names_are_trimmed() -> None:
-    """trpc-20"""
+    """trpc-20, trpc-1.5.6"""
     merged = merge_requests([LoadRequest(" a "), LoadRequest("a"), LoadRequest("b", (" x.md ",))])
     assert merged == [LoadRequest("a"), LoadRequest("b", ("x.md",))]
 
@@ -308,6 +308,7 @@ def _load_until_killed(path: str, started: object) -> None:
 
 
 def test_killing_a_writer_at_any_moment_leaves_a_whole_state(tmp_path: Path) -> None:
+    """trpc-1.8.9"""
     path = tmp_path / "state.sqlite"
     context = multiprocessing.get_context("fork")
     for _ in range(3):
@@ -396,7 +397,7 @@ def test_a_change_that_fails_changes_nothing(store: StateStore) -> None:
 
 
 def test_a_file_that_stays_locked_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("executor.skills.store.WAIT", 0.05)
+    monkeypatch.setattr("executor.state.database.WAIT", 0.05)
     path = tmp_path / "state.sqlite"
     one = state(StateStore(path))
     other = sqlite3.connect(path, isolation_level=None)

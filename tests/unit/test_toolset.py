@@ -35,6 +35,7 @@ TRPC_TOOLS = [
     "skill_select_docs",
     "skill_list_docs",
     "read_skill_resource",
+    "run_skill_script",
     "workspace_exec",
     "workspace_write_stdin",
     "workspace_kill_session",
@@ -109,6 +110,7 @@ def test_the_default_profile_has_these_tools_in_this_order(executor: AsyncExecut
 def test_every_definition_is_a_closed_schema_that_a_model_can_read(
     executor: AsyncExecutor, profile: str, tmp_path: Path
 ) -> None:
+    """TH-45, WN-05"""
     for tool in toolset(executor, profile=profile, artifacts=tmp_path).definitions():
         assert set(tool["input"]) <= {"type", "properties", "required", "additionalProperties"}
         assert tool["input"]["additionalProperties"] is False
@@ -121,6 +123,7 @@ def test_every_definition_is_a_closed_schema_that_a_model_can_read(
 
 
 def test_the_formats(executor: AsyncExecutor) -> None:
+    """TH-15"""
     tools = toolset(executor, allow=["skill_list_docs"])
     schema = {
         "type": "object",
@@ -173,18 +176,18 @@ def test_loading_and_exiting_change_no_byte_of_what_comes_first(executor: AsyncE
 
 
 def test_without_skills_there_are_no_skill_tools_and_no_block(tmp_path: Path) -> None:
-    """TH-48, ref-11"""
+    """TH-48, ref-11, TH-44, trpc-1.3.1"""
     executor = NoSandboxExecutor(skills=[tmp_path / "none"], runtime="local")
     think = toolset(executor, profile="think")
     assert (think.definitions(), think.system_prompt()) == ([], "")
-    assert error(call(think, "activate_skill", {"name": "x"})) == "unknown skill: 'x'"
+    assert error(call(think, "activate_skill", {"name": "x"})) == "Skill not found: x"
     trpc = [tool["name"] for tool in toolset(executor).definitions()]
-    assert trpc == TRPC_TOOLS[5:-1]
+    assert trpc == TRPC_TOOLS[6:-1]
     assert "Available skills" not in toolset(executor).system_prompt()
 
 
 def test_allow_list_and_knowledge_only(executor: AsyncExecutor) -> None:
-    """trpc row 1.4 profiles"""
+    """trpc row 1.4 profiles; trpc-1.4.5, TH-44"""
     few = toolset(executor, allow=["skill_load", "workspace_exec"])
     assert [tool["name"] for tool in few.definitions()] == ["skill_load", "workspace_exec"]
     assert "there is no tool 'skill_unload'" in error(call(few, "skill_unload", {"skill": "notes"}))
@@ -198,7 +201,7 @@ def test_allow_list_and_knowledge_only(executor: AsyncExecutor) -> None:
 
 
 def test_more_skills_than_an_enum_should_hold_are_not_enumerated(tmp_path: Path) -> None:
-    """trpc row 1.4 name enum"""
+    """trpc row 1.4 name enum; trpc-1.4.4"""
     for number in range(257):
         (tmp_path / f"s{number}").mkdir()
         (tmp_path / f"s{number}" / "SKILL.md").write_text("---\nname: x\n---\n")
@@ -210,7 +213,7 @@ def test_more_skills_than_an_enum_should_hold_are_not_enumerated(tmp_path: Path)
 
 
 def test_the_system_text_has_three_sections_and_each_can_be_replaced(executor: AsyncExecutor) -> None:
-    """trpc row 1.3 guidance and renderer"""
+    """trpc row 1.3 guidance and renderer; trpc-1.3.5, trpc-1.3.6"""
     tools = toolset(executor)
     overview = "Available skills:\n- notes: Takes notes\n- plain: Nothing else"
     first, second, third = tools.system_prompt().split("\n\n")
@@ -225,13 +228,13 @@ def test_the_system_text_has_three_sections_and_each_can_be_replaced(executor: A
 
 
 def test_max_overview(executor: AsyncExecutor) -> None:
-    """trpc-22"""
+    """trpc-22, trpc-1.3.3"""
     text = toolset(executor, options=Options(max_overview=1)).system_prompt()
     assert "- notes: Takes notes\n(showing 1 of 2; these can be loaded too: plain)" in text
 
 
 def test_placement_in_the_system_text(executor: AsyncExecutor) -> None:
-    """trpc row 1.5 placement"""
+    """trpc row 1.5 placement; trpc-1.5.4"""
     tools = toolset(executor, options=Options(placement="system"))
     assert "Loaded skill context" not in tools.system_prompt()
     result = call(tools, "skill_load", {"skill": "notes"})
@@ -244,7 +247,7 @@ def test_placement_in_the_system_text(executor: AsyncExecutor) -> None:
 
 
 def test_placement_in_the_result_with_fallback(executor: AsyncExecutor) -> None:
-    """trpc row 1.5 placement"""
+    """trpc row 1.5 placement; trpc-1.5.4"""
     tools = toolset(executor)
     result = call(tools, "skill_load", {"skill": "notes"})
     assert result.text.startswith('loaded: notes\n<skill_content name="notes" version="')
@@ -267,7 +270,7 @@ def test_a_mode_of_once_through_the_toolset(executor: AsyncExecutor) -> None:
 
 
 def test_a_declared_load_is_in_the_first_request(executor: AsyncExecutor) -> None:
-    """trpc-19"""
+    """trpc-19, trpc-1.5.6"""
     tools = toolset(executor)
     call(tools, "skill_load", {"skill": "plain"})
     asyncio.run(tools.begin_turn([LoadRequest("notes", ("references/a.md",))]))
@@ -288,8 +291,8 @@ def test_a_declared_load_is_in_the_first_request(executor: AsyncExecutor) -> Non
 def test_a_declared_batch_is_all_or_nothing(
     executor: AsyncExecutor, request_: LoadRequest, what: str
 ) -> None:
-    """trpc-20, trpc-21, ref-20"""
-    tools = toolset(executor, visible=lambda skill: skill.slug != "plain")
+    """trpc-20, trpc-21, ref-20, trpc-1.5.6"""
+    tools = toolset(executor, filter=lambda _context, skill: skill.name != "plain")
     call(tools, "skill_load", {"skill": "notes"})
     before = tools.state.loaded(), tools.state.history()
     with pytest.raises(BadRequestError, match=what):
@@ -301,7 +304,7 @@ def test_a_declared_batch_is_all_or_nothing(
 
 
 def test_a_load_says_what_it_loaded(executor: AsyncExecutor) -> None:
-    """trpc row 1.4 skill_load, TH-40, ref-12"""
+    """trpc row 1.4 skill_load, TH-40, ref-12; trpc-1.4.1, TH-03, TH-04, WN-04"""
     result = call(toolset(executor), "skill_load", {"skill": "notes", "docs": ["references/a.md"]})
     assert not result.is_error
     lines = result.text.split("\n")
@@ -309,7 +312,7 @@ def test_a_load_says_what_it_loaded(executor: AsyncExecutor) -> None:
     assert '<file kind="asset" encoding="base64" size="70">assets/p.png</file>' in lines
     assert '<file kind="file" encoding="text" size="5">LICENSE</file>' in lines
     assert lines[-3:] == [
-        '<skill_resource name="notes" path="references/a.md" kind="reference">',
+        '<skill_resource name="notes" path="references/a.md" kind="reference" encoding="text">',
         "alpha",
         "</skill_resource>",
     ]
@@ -329,7 +332,7 @@ def test_a_load_says_what_it_loaded(executor: AsyncExecutor) -> None:
 
 
 def test_a_second_load_is_short_unless_the_skill_changed(executor: AsyncExecutor, root: Path) -> None:
-    """ref-16, ref-5, W-59"""
+    """ref-16, ref-5, W-59; WN-13"""
     tools = toolset(executor)
     first = call(tools, "skill_load", {"skill": "notes"})
     again = call(tools, "skill_load", {"skill": "notes"})
@@ -370,7 +373,7 @@ def test_include_all_wins_over_docs(executor: AsyncExecutor) -> None:
 
 
 def test_documents_are_listed_and_selected(executor: AsyncExecutor) -> None:
-    """trpc-9, trpc-18"""
+    """trpc-9, trpc-18, trpc-1.4.2, trpc-1.4.3, trpc-1.1.7"""
     tools = toolset(executor)
     listed = call(tools, "skill_list_docs", {"skill": "notes"})
     assert listed.structured == {"skill": "notes", "docs": ["references/a.md", "references/b.TXT"]}
@@ -420,14 +423,18 @@ def test_a_loaded_skill_that_went_away_can_still_be_unloaded(executor: AsyncExec
 
 def test_a_hidden_skill_does_not_exist(executor: AsyncExecutor) -> None:
     """trpc-23, WN-03, ref-21"""
-    tools = toolset(executor, visible=lambda skill: skill.slug == "plain")
+    tools = toolset(executor, filter=lambda _context, skill: skill.name == "plain")
     assert "notes" not in tools.system_prompt() + json.dumps(tools.definitions())
     for name in ("skill_load", "skill_list_docs"):
         result = call(tools, name, {"skill": "notes"})
         assert error(result) == "unknown skill: 'notes'"
         assert result.structured["error"]["hint"] == "There are: plain"
     assert "notes" in error(call(tools, "read_skill_resource", {"path": "notes/SKILL.md"}))
-    assert toolset(executor, visible=lambda skill: False).system_prompt().startswith("How to use the work")
+    assert (
+        toolset(executor, filter=lambda _context, _skill: False)
+        .system_prompt()
+        .startswith("How to use the work")
+    )
 
 
 def test_two_agents_of_one_session_share_nothing(executor: AsyncExecutor, tmp_path: Path) -> None:
@@ -449,11 +456,10 @@ def read(executor: AsyncExecutor, **arguments: Any) -> ToolResult:
 
 
 def test_a_resource_by_name_and_by_qualified_path(executor: AsyncExecutor) -> None:
-    """TH-42, ref-13"""
+    """TH-42, ref-13, TH-43"""
     one = read(executor, skill="notes", path="references/a.md")
-    assert one.text == (
-        '<skill_resource name="notes" path="references/a.md" kind="reference">\nalpha\n</skill_resource>'
-    )
+    head = '<skill_resource name="notes" path="references/a.md" kind="reference" encoding="text">'
+    assert one.text == f"{head}\nalpha\n</skill_resource>"
     assert read(executor, path="notes/references/a.md") == one
     assert error(read(executor, path="ghost/a.md")) == "Unknown skill in qualified resource path: ghost"
     assert "must include a skill name when name is omitted" in error(read(executor, path="a.md"))
@@ -538,7 +544,7 @@ def test_a_resource_cannot_forge_tags(executor: AsyncExecutor, root: Path) -> No
 def test_a_wrong_call_says_what_with_which_value_and_what_to_do(
     executor: AsyncExecutor, arguments: Any, message: str
 ) -> None:
-    """trpc row 1.4 errors, W-52"""
+    """trpc row 1.4 errors, W-52; VS-10"""
     result = call(toolset(executor), "skill_load", arguments)
     assert error(result).startswith(message)
     assert result.structured["error"]["hint"]
@@ -548,7 +554,9 @@ def test_a_wrong_call_says_what_with_which_value_and_what_to_do(
 def test_an_unknown_tool_is_a_result_that_names_the_tools(executor: AsyncExecutor) -> None:
     result = call(toolset(executor, profile="think"), "skill_load", {})
     assert error(result) == "there is no tool 'skill_load'"
-    assert result.structured["error"]["hint"] == "Tools: activate_skill, read_skill_resource"
+    assert result.structured["error"]["hint"] == (
+        "Tools: activate_skill, read_skill_resource, run_skill_script"
+    )
 
 
 def test_arguments_may_be_json_and_null_means_left_out(executor: AsyncExecutor) -> None:
@@ -587,7 +595,7 @@ def echo_tool(calls: list[Any] | None = None) -> HostTool:
 
 
 def test_a_scoped_tool_is_refused_until_its_skill_is_active(executor: AsyncExecutor) -> None:
-    """ref-22, ref-24, WN-08, WN-10"""
+    """ref-22, ref-24, WN-08, WN-10, trpc-1.6.2"""
     calls: list[Any] = []
     echo = echo_tool(calls)
     tools = toolset(executor, profile="flow", mode="run", scoped={"notes": [echo], "plain": [echo]})
@@ -609,8 +617,19 @@ def test_a_scoped_tool_is_refused_until_its_skill_is_active(executor: AsyncExecu
     assert expanded == ["notes", "plain"]
 
 
+def test_skills_of_a_flow_live_as_long_as_its_run(executor: AsyncExecutor) -> None:
+    """WN-07, ref-23"""
+    tools = toolset(executor, profile="flow")
+    tools.state.begin_run("one")
+    call(tools, "loadSkill", {"skillId": "skill_notes"})
+    asyncio.run(tools.begin_turn())
+    assert [one.skill for one in tools.state.loaded()] == ["notes"]
+    tools.state.begin_run("two")
+    assert tools.state.loaded() == []
+
+
 def test_a_scoped_tool_of_an_ended_run_is_refused(executor: AsyncExecutor) -> None:
-    """ref-23"""
+    """ref-23, WN-07"""
     tools = toolset(executor, profile="flow", mode="run", scoped={"notes": [echo_tool()]})
     tools.state.begin_run("1")
     call(tools, "loadSkill", {"skillId": "skill_notes"})
@@ -630,6 +649,7 @@ def test_a_failing_scoped_tool_tells_the_model_nothing_of_the_application(execut
 
 
 def test_two_tools_of_one_name_are_refused(executor: AsyncExecutor) -> None:
+    """trpc-1.6.2"""
     with pytest.raises(BadRequestError, match="'echo'"):
         toolset(executor, scoped={"notes": [echo_tool()], "plain": [echo_tool()]})
     taken = HostTool("skill_load", "x", {}, lambda arguments: "")
@@ -641,12 +661,21 @@ def test_two_tools_of_one_name_are_refused(executor: AsyncExecutor) -> None:
 
 
 def test_think_activates_by_name(executor: AsyncExecutor) -> None:
-    """TH-40, TH-42, TH-44 in part"""
+    """TH-40, TH-42, TH-44 in part; TH-13"""
     tools = toolset(executor, profile="think")
     activate = tools.definitions()[0]["input"]
     assert activate["properties"]["name"]["enum"] == ["notes", "plain"]
     assert (list(activate["properties"]), activate["required"]) == (["name"], ["name"])
-    assert call(tools, "activate_skill", {"name": "notes"}).text.startswith('<skill_content name="notes" ')
+    activated = call(tools, "activate_skill", {"name": "notes"}).text
+    assert activated.startswith('<skill_content name="notes" ')
+    listed = activated.partition("</skill_content>\n")[2].split("\n")
+    assert listed[0] == "Bundled resources:" and "- assets/p.png (asset, base64, 70 bytes)" in listed
+    bare = call(tools, "activate_skill", {"name": "plain"}).text
+    assert bare.endswith("</skill_content>\nNo bundled resources.")
+    nothing = call(tools, "read_skill_resource", {"name": "plain", "path": "x.md"})
+    assert error(nothing) == 'Skill "plain" has no readable resources.'
+    ghost = call(tools, "read_skill_resource", {"name": "ghost", "path": "x"})
+    assert error(ghost) == "Skill not found: ghost"
     assert error(call(tools, "activate_skill", {"skill": "notes"})) == (
         "activate_skill: unknown argument 'skill'"
     )
@@ -658,7 +687,7 @@ def test_think_activates_by_name(executor: AsyncExecutor) -> None:
 
 
 def test_ai_sdk_load_returns_directory_and_content(executor: AsyncExecutor) -> None:
-    """VS-06, VS-07, ref-17"""
+    """VS-06, VS-07, ref-17, VS-05, VS-11, VS-12"""
     tools = toolset(executor, profile="ai-sdk")
     assert [tool["name"] for tool in tools.definitions()] == ["loadSkill", "readFile", "bash"]
     result = call(tools, "loadSkill", {"name": "NOTES"})
@@ -773,12 +802,13 @@ def test_keys_suit_an_object_store_and_give_the_name_back(store: ArtifactStore) 
 
 @pytest.mark.parametrize("name", ["", "a/../b", "/a", "a//b", "a\nb", "a\\b", "a@1", "x" * 201, "a\ud800"])
 def test_names_that_an_artifact_cannot_have(name: str) -> None:
+    """trpc-49"""
     with pytest.raises(BadRequestError, match="cannot be an artifact's name"):
         check_name(name)
 
 
 def test_what_is_over_a_cap_is_refused(tmp_path: Path) -> None:
-    """trpc-49"""
+    """trpc-49, trpc-1.10.6"""
     store = ArtifactStore(tmp_path, max_bytes=10, max_total_bytes=15)
     store.save("a", b"x" * 10)
     with pytest.raises(BadRequestError, match="11 bytes and an artifact may have 10"):

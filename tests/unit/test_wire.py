@@ -46,6 +46,7 @@ from executor.guest.wire import (
     STDERR,
     STDIN,
     STDOUT,
+    TUNNEL,
     WINDOW,
     Connection,
     Event,
@@ -140,6 +141,7 @@ def test_the_format_does_not_change_unnoticed() -> None:
         13: "CALL",
         14: "RESULT",
         15: "CANCEL",
+        16: "TUNNEL",
     }
     assert (STDOUT, STDERR, STDIN, ARGS, CONTENT, END) == (1, 2, 3, 4, 5, 1)
     assert (MAX_FRAME, MAX_CONTROL, WINDOW, wire.HEADER_SIZE) == (65536, 16384, 1048576, 12)
@@ -351,7 +353,7 @@ FROM_A_GUEST = [
     (frame(PONG, 0, b"x" * 8, channel=1), "PONG with flags or channel"),
     (frame(CREDIT, 1, b"\0\0\0\1", channel=STDIN, flags=1), "CREDIT with flags or channel"),
     (frame(0), "frame type 0 is unknown"),
-    (frame(16), "frame type 16 is unknown"),
+    (frame(17), "frame type 17 is unknown"),
     (frame(255), "frame type 255 is unknown"),
     (frame(RUN, 5), "RUN from the guest"),
     (frame(CALL, 5), "CALL on stream 5"),
@@ -372,6 +374,15 @@ FROM_A_GUEST = [
     (frame(CALL, 2) + data(2, ARGS, flags=END) * 2, "DATA on stream 2, channel 4: not open there"),
     (frame(CALL, 2) + frame(CREDIT, 2, b"\0\0\0\1", channel=CONTENT), "over the window"),
     (frame(CALL, 2) + frame(CREDIT, 2, b"\0\0\0\1", channel=ARGS), "stream 2, channel 4: not ours"),
+    (frame(TUNNEL, 3), "TUNNEL on stream 3"),
+    (frame(CALL, 2) + frame(TUNNEL, 2), "TUNNEL on stream 2"),
+    (frame(TUNNEL, 2) + frame(RESULT, 2), "RESULT from the guest"),
+    (frame(TUNNEL, 2) + frame(STARTED, 2), "STARTED within a TUNNEL"),
+    (frame(TUNNEL, 2) + data(2, CONTENT, b"x"), "DATA on stream 2, channel 5: not open there"),
+    (
+        b"".join(frame((CALL, TUNNEL)[n & 2 > 0], n) for n in range(2, 2 * MAX_CALLS + 4, 2)),
+        "more than 1024 calls open",
+    ),
     (frame(FILE, 4), "FILE from the guest"),
     (frame(SIGNAL, 1), "SIGNAL from the guest"),
     (frame(PING, 0, b"x" * 8), "PING from the guest"),
@@ -417,6 +428,7 @@ FROM_A_HOST = [
     (frame(EXIT, 1), "EXIT from the host"),
     (frame(REPLY, 3), "REPLY from the host"),
     (frame(CALL, 2), "CALL from the host"),
+    (frame(TUNNEL, 2), "TUNNEL from the host"),
     (frame(CANCEL, 1), "CANCEL from the host"),
     (frame(RESULT, 2), "RESULT on stream 2, which is not open"),
     (frame(RESULT, 1), "RESULT ends a RUN"),
@@ -734,14 +746,15 @@ class Talk:
         self.ends[role].control(kind, stream, {})
 
     def open(self, kind: int) -> None:
-        before = sum((other == CALL) == (kind == CALL) for other in self.openers.values())
-        stream = 2 * before + (2 if kind == CALL else 1)
+        guests = kind in wire.OF_THE_GUEST
+        before = sum((other in wire.OF_THE_GUEST) == guests for other in self.openers.values())
+        stream = 2 * before + (2 if guests else 1)
         self.openers[stream] = kind
-        self.control(GUEST if kind == CALL else HOST, kind, stream)
+        self.control(GUEST if guests else HOST, kind, stream)
 
     def ender(self, stream: int) -> str:
         """Who says the last word."""
-        return HOST if self.openers[stream] == CALL else GUEST
+        return HOST if self.openers[stream] in wire.OF_THE_GUEST else GUEST
 
     def data(self, role: str, stream: int, channel: int, size: int, end: bool) -> None:
         key = (role, stream, channel)
@@ -840,7 +853,7 @@ def step(talk: Talk, chance: random.Random) -> None:
     size = chance.choice(SIZES)
     if name == "open":
         if len(talk.openers) < 6:
-            talk.open(chance.choice((RUN, FILE, CALL)))
+            talk.open(chance.choice((RUN, FILE, CALL, TUNNEL)))
     elif name == "ping":
         talk.ends[HOST].ping(b"pingpong")
     elif name == "write":
@@ -849,7 +862,7 @@ def step(talk: Talk, chance: random.Random) -> None:
         talk.deliver(role, chance.choice((size, chance.randrange(1, 40), 1 << 30)))
     elif talk.openers:
         key = chance.choice(talk.channels())
-        calls = talk.openers[key[1]] == CALL
+        calls = talk.openers[key[1]] in wire.OF_THE_GUEST
         heard = talk.ends[HOST if calls else GUEST].is_open(key[1])
         if name == "data" and (key[0] != talk.ender(key[1]) or heard):
             talk.data(*key, size, chance.random() < 0.1)
@@ -915,7 +928,7 @@ def transcript(seed: int, role: str) -> tuple[list[int], bytes]:
         if what == "call" and role == HOST:
             if not calls or chance.random() < 0.5:
                 calls.append(2 * len(calls) + 2)
-                guest.control(CALL, calls[-1], {"run": stream})
+                guest.control(chance.choice(wire.OF_THE_GUEST), calls[-1], {"run": stream})
             elif chance.random() < 0.3:
                 guest.control(CANCEL, chance.choice(calls), {})
             else:
@@ -997,7 +1010,7 @@ def mutate(stream: bytes, chance: random.Random) -> bytes:
         del raw[at:]
     elif how == "header":
         part = bytearray(parts[index])
-        part[chance.randrange(4, 12)] = chance.randrange(17)
+        part[chance.randrange(4, 12)] = chance.randrange(18)
         parts[index] = bytes(part)
         return b"".join(parts)
     else:

@@ -222,7 +222,10 @@ const output = Object.freeze({
   },
 });
 
+/** A file of the sandbox as an argument of a tool that takes one. */
+const file = (name) => ({ $file: path.resolve(String(name)) });
+
 const log = (message, level = 'info', fields = {}) => ask('log', { message: String(message), level, fields });
 const progress = (message = '', fraction = null) => ask('progress', { message: String(message), fraction });
 
-module.exports = { SkillBridgeError, ask, log, output, progress, tools, workspace };
+module.exports = { SkillBridgeError, ask, file, log, output, progress, tools, workspace };

@@ -1,5 +1,5 @@
 // The same for ES modules.
 import client from './index.cjs';
 
-export const { SkillBridgeError, log, output, progress, tools, workspace } = client;
+export const { SkillBridgeError, file, log, output, progress, tools, workspace } = client;
 export default client;

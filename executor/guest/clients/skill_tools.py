@@ -29,6 +29,7 @@ __all__ = [
     "ToolNotFound",
     "ToolTimeout",
     "WorkspaceError",
+    "file",
     "log",
     "output",
     "progress",
@@ -559,6 +560,11 @@ class _Output:
 class _AsyncOutput(_Output):
     async def write_file(self, name, content):
         return _Output.write_file(self, name, content)
+
+
+def file(path):
+    """A file of the sandbox as an argument of a tool that takes one."""
+    return {"$file": _os.path.abspath(path)}
 
 
 def log(message, level="info", **fields):

@@ -1,0 +1,252 @@
+"""Sessions from a pool: nobody can tell, nothing is shared, and nothing is left."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Coroutine
+from pathlib import Path
+from typing import Any
+
+import docker
+import pytest
+
+from executor import AsyncExecutor, Executor, Limits, PoolSettings, SandboxStartError, SessionClosedError
+from executor.runtimes.container import LABEL_OWNER
+from executor.runtimes.owner import owner_label
+from executor.runtimes.pool import Lent, Pool
+
+PROBE = (
+    "ls -A /workspace/out /workspace/work /tmp/home /skills; cat /proc/sys/kernel/random/boot_id >/dev/null;"
+    " readlink /proc/self/ns/pid"
+)
+
+
+def run(work: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(asyncio.wait_for(work, 90))
+
+
+@contextlib.asynccontextmanager
+async def pooled(runtime: str, **settings: Any) -> AsyncIterator[tuple[AsyncExecutor, Pool]]:
+    async with AsyncExecutor(skills=[], runtime=runtime, pool=PoolSettings(**settings)) as executor:
+        pool = executor._runtime
+        assert isinstance(pool, Pool)
+        yield executor, pool
+
+
+async def filled(pool: Pool) -> None:
+    while pool.ready < pool._size:  # noqa: ASYNC110
+        await asyncio.sleep(0.02)
+
+
+def processes_of(pid: int) -> set[int]:
+    """Everything that descends from a process."""
+    found: set[int] = set()
+    waiting = [pid]
+    while waiting:
+        for children in Path(f"/proc/{waiting.pop()}/task").glob("*/children"):
+            with contextlib.suppress(OSError):
+                below = {int(word) for word in children.read_text().split()}
+                waiting.extend(below - found)
+                found |= below
+    return found
+
+
+def containers_of(label: str) -> list[str]:
+    client = docker.from_env()
+    try:
+        found = client.api.containers(all=True, filters={"label": f"{LABEL_OWNER}={label}"})
+        return [container["Id"] for container in found]
+    finally:
+        client.close()
+
+
+def kill_one(runtime: str, waiting: Lent) -> None:
+    """End a sandbox that waits, from outside and at once."""
+    inner: Any = waiting._inner
+    if runtime == "local":
+        inner.process.kill()
+        inner.process.wait()
+    else:
+        client = docker.from_env()
+        client.api.kill(inner.name)
+        client.close()
+
+
+def test_a_session_from_the_pool_is_fresh_and_its_own(executor: Executor, runtime: str) -> None:
+    async def work() -> None:
+        async with pooled(runtime, size=2) as (made, pool):
+            await filled(pool)
+            places = set()
+            for number in range(3):
+                async with made.session() as session:
+                    assert session._box._sandbox is not None
+                    assert session._box._sandbox.spare
+                    probe = await session.exec(PROBE)
+                    assert probe.status == "ok"
+                    *rest, namespace = probe.stdout.split()
+                    assert [word for word in rest if not word.endswith(":")] == ["inputs"]
+                    places.add(namespace)
+                    # What the next one would find, were it the same sandbox.
+                    await session.exec(
+                        f"echo {number} >out/mine; touch work/mine /tmp/home/mine; sleep 100 &"
+                    )
+                await filled(pool)
+            assert len(places) == 3
+            async with made.session(limits=Limits(memory="128m")) as other:
+                assert other._box._sandbox is not None
+                assert not other._box._sandbox.spare
+                assert (await other.exec("true")).status == "ok"
+            await filled(pool)
+            assert pool.alive == 2
+
+    run(work())
+
+
+def test_what_dies_while_it_waits_is_not_seen_by_anyone(executor: Executor, runtime: str) -> None:
+    async def work() -> None:
+        async with pooled(runtime, size=2) as (made, pool):
+            await filled(pool)
+            await asyncio.sleep(0.3)  # up, and not only under way
+            waiting = list(pool._ready)
+            for each in waiting:  # nothing has told the pool yet: this loop has not turned
+                kill_one(runtime, each)
+            results = await asyncio.gather(*(one(made) for _ in range(3)))
+            assert results == ["ok"] * 3
+            assert not set(waiting) & set(pool._ready)
+
+    async def one(made: AsyncExecutor) -> str:
+        async with made.session() as session:
+            return (await session.exec("true")).status
+
+    run(work())
+
+
+def test_sessions_wait_in_turn_and_may_go_away(executor: Executor, runtime: str) -> None:
+    async def work() -> None:
+        async with pooled(runtime, size=1, max=1, wait=30) as (made, pool):
+            await filled(pool)
+            first = made.session()
+            await first.exec("true")
+            order: list[int] = []
+
+            async def one(number: int) -> None:
+                async with made.session() as session:
+                    order.append(number)
+                    assert (await session.exec("true")).status == "ok"
+
+            tasks = []
+            for number in range(3):
+                tasks.append(asyncio.create_task(one(number)))
+                await asyncio.sleep(0)
+            closed = made.session()
+            waiting = asyncio.create_task(closed.exec("true"))
+            await asyncio.sleep(0.05)
+            assert not order
+            tasks.pop(1).cancel()
+            began = time.monotonic()
+            await closed.close()  # does not wait for a sandbox that it will never use
+            with pytest.raises(SessionClosedError):
+                await waiting
+            assert time.monotonic() - began < 10
+            await first.close()
+            await asyncio.gather(*tasks)
+            assert order == [0, 2]
+            assert pool.alive <= 1
+
+    run(work())
+
+
+def test_the_bound_is_told_and_closing_ends_the_wait(executor: Executor, runtime: str) -> None:
+    async def work() -> None:
+        async with pooled(runtime, max=1, wait=0.2) as (made, _), made.session() as first:
+            with pytest.raises(SandboxStartError, match=r"pool\.max"):
+                await made.session().exec("true")
+            assert (await first.exec("true")).status == "ok"
+        async with pooled(runtime, max=1) as (made, _):
+            first = made.session()
+            await first.exec("true")
+            waiting = [asyncio.create_task(made.session().exec("true")) for _ in range(3)]
+            await asyncio.sleep(0.05)
+            await made.close()
+            for task in waiting:
+                with pytest.raises(SessionClosedError):
+                    await task
+
+    run(work())
+
+
+def test_a_storm_of_cancelled_sessions_leaves_nothing(executor: Executor, runtime: str) -> None:
+    async def work() -> None:
+        before = processes_of(os.getpid()), set(containers_of(owner_label()))
+        async with pooled(runtime, size=1, max=3) as (made, pool):
+
+            async def one(delay: float) -> None:
+                task = asyncio.create_task(use())
+                await asyncio.sleep(delay)
+                task.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await task
+
+            async def use() -> None:
+                async with made.session() as session:
+                    await session.exec("sleep 0.05")
+
+            await asyncio.gather(*(one(0.02 * number) for number in range(12)))
+            await filled(pool)
+            assert pool.alive == 1
+        deadline = time.monotonic() + 10
+        while (left := leavings(before)) and time.monotonic() < deadline:  # noqa: ASYNC110
+            await asyncio.sleep(0.1)
+        assert not left
+
+    def leavings(before: tuple[set[int], set[str]]) -> set[Any]:
+        if runtime == "container":
+            return set(containers_of(owner_label())) - before[1]
+        return processes_of(os.getpid()) - before[0]
+
+    run(work())
+
+
+OWNER = """
+import sys, time
+from executor import Executor, PoolSettings
+from executor.runtimes.owner import owner_label
+executor = Executor(skills=[], runtime=sys.argv[1], pool=PoolSettings(size=2))
+executor.choose_runtime()
+session = executor.session()
+session.exec("true")
+while executor._inner._runtime.ready < 2:
+    time.sleep(0.02)
+print(owner_label(), flush=True)
+time.sleep(100)
+"""
+
+
+def test_an_owner_that_is_killed_leaves_nothing(executor: Executor, runtime: str) -> None:
+    with subprocess.Popen([sys.executable, "-c", OWNER, runtime], stdout=subprocess.PIPE, text=True) as owner:
+        assert owner.stdout is not None
+        label = owner.stdout.readline().strip()
+        below = processes_of(owner.pid)
+        owner.send_signal(signal.SIGKILL)
+    assert below or runtime == "container"
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        left: list[Any] = [pid for pid in below if os.path.exists(f"/proc/{pid}")]
+        if runtime == "container":
+            left = containers_of(label)
+        if not left:
+            return
+        executor._loop.call(executor._inner._runtime.reap)
+        time.sleep(0.2)
+    pytest.fail(f"left: {left}")
+
+
+def test_no_pool_is_no_pool(executor: Executor, runtime: str) -> None:
+    with Executor(skills=[], runtime=runtime, pool=PoolSettings(size=0)) as made:
+        assert not isinstance(made._inner._runtime, Pool)
