@@ -6,10 +6,14 @@
     approvals.py  what policies and people are asked
     dispatch.py   one run's bridge: every check, in order
     folder.py     a host folder, confined by descriptors
+    remote.py     a root that fsspec reaches; files.py has what both need
+    network.py    what may be reached on the network: rules, addresses
+    egress.py     the host's end of it; http1.py reads what the scripts write
     audit.py      the record, hash-chained
-    spans.py      the same for OpenTelemetry
     codes.py      what can go wrong, as one table
     shell.py      the Bash commands' words and answers
+    values.py     large arguments and results as files
+    clock.py      the run's clock, which stands still while a person thinks
     clients.py    what is sent into the sandbox; stubs.py writes its types
     scripts.py    a skill's script: function or program, and its result
     code.py       a text that calls tools
@@ -22,7 +26,9 @@ from executor.bridge.approvals import ApprovalRequest, Decision, PolicyRequest
 from executor.bridge.audit import AuditLog
 from executor.bridge.codes import PublicToolError
 from executor.bridge.grant import BridgeLimits, Grant
+from executor.bridge.network import NetworkPolicy, NetworkRule, allow
 from executor.bridge.tools import ToolContext, ToolSpec, tool
+from executor.bridge.values import HostFile, SandboxFile
 
 __all__ = [
     "ApprovalRequest",
@@ -30,9 +36,14 @@ __all__ = [
     "BridgeLimits",
     "Decision",
     "Grant",
+    "HostFile",
+    "NetworkPolicy",
+    "NetworkRule",
     "PolicyRequest",
     "PublicToolError",
+    "SandboxFile",
     "ToolContext",
     "ToolSpec",
+    "allow",
     "tool",
 ]

@@ -30,6 +30,14 @@ FILES = {
     "python/skill_tools.py": ("skill_tools.py", 0o600),
 }
 FOLDERS = ("bin", "node", "node/skill-tools", "python")
+# How programs are told of a proxy: those that name it, and those that say when it is not for them. Node looks
+# at none of them without the last.
+PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy")
+DIRECT = {
+    "NO_PROXY": "localhost,127.0.0.1,::1",
+    "no_proxy": "localhost,127.0.0.1,::1",
+    "NODE_USE_ENV_PROXY": "1",
+}
 COMMANDS = ("delete", "glob", "list", "read", "stat", "write")  # workspace-…, all of them links to `tool`
 
 
@@ -54,6 +62,8 @@ def equip(spec: RunSpec, bridge: RunBridge, extra: Mapping[str, bytes] | None = 
     """
     spec.door = _door(bridge, extra)
     spec.env = environment(spec.door.name, spec.env)
+    if spec.door.proxy is not None:
+        spec.env |= {name.encode(): value.encode() for name, value in DIRECT.items()}
     return f"/tmp/{spec.door.name}"
 
 
@@ -73,6 +83,7 @@ def _door(bridge: RunBridge, extra: Mapping[str, bytes] | None) -> Door:
         files=tuple(files),
         calls=limits.in_flight + limits.queue + 16,
         argument=bridge.largest + SLACK,
+        proxy={"connections": limits.connections, "variables": PROXIES} if bridge.grant.network else None,
     )
 
 

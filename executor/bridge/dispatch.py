@@ -24,17 +24,24 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
-from executor.bridge import shell, spans
+from executor import spans
+from executor.bridge import shell
 from executor.bridge.approvals import ApprovalRequest, Decision, PolicyRequest, decision, request_digest
 from executor.bridge.audit import AuditLog, digest, preview, strike
+from executor.bridge.clock import Clock
 from executor.bridge.codes import BridgeError, PublicToolError
+from executor.bridge.egress import Egress, Note
 from executor.bridge.folder import HostFolder
 from executor.bridge.grant import VERDICTS, Grant, Verdict
+from executor.bridge.remote import RemoteFolder
 from executor.bridge.tools import ToolContext, ToolSpec
+from executor.bridge.values import Values, collecting, marked
 from executor.channel.calls import CallRequest, CallTooLarge
+from executor.channel.tunnels import Tunnel
 from executor.errors import BadRequestError
 from executor.guest import wire
 
@@ -42,6 +49,7 @@ log = logging.getLogger("executor.bridge")
 
 DEPTH = 64  # of a request's JSON
 SLACK = 4096  # bytes of a request besides its input: its method, the tool's name
+EFFECTS = 10.0  # seconds that the result of a run waits for its last writes to a storage
 CANCEL_GRACE = 0.5  # seconds that a cancelled handler has before it is left to itself
 # Attempts, in multiples of what is allowed, after which a run is only hammering and loses its bridge.
 PATIENCE = 4
@@ -91,34 +99,6 @@ class _Record:
     """Whether it holds a place in flight."""
 
 
-class Clock:
-    """A run's clock as its bridge may stop it: two functions, and how long it has been stopped."""
-
-    def __init__(self, pause: Callable[[], None], resume: Callable[[], None]) -> None:
-        self._pause, self._resume = pause, resume
-        self._holders = 0
-        self._since = 0.0
-        self._stopped = 0.0
-
-    def hold(self) -> None:
-        """Stop it, until as many `release`."""
-        self._holders += 1
-        if self._holders == 1:
-            self._since = time.monotonic()
-            self._pause()
-
-    def release(self) -> None:
-        self._holders -= 1
-        if not self._holders:
-            self._stopped += time.monotonic() - self._since
-            self._resume()
-
-    @property
-    def stopped(self) -> float:
-        """Seconds that it has stood still."""
-        return self._stopped + (time.monotonic() - self._since if self._holders else 0.0)
-
-
 class RunBridge:
     """Made for one run and useless after it."""
 
@@ -132,15 +112,18 @@ class RunBridge:
         """Whether the script has handed in a result, and which."""
         self.error: dict[str, Any] | None = None
         """What the script's runner says of an exception in it."""
+        self.span = spans.Span("skill.run")
+        """The span of the run, above those of its calls."""
+        self.values: Values | None = None
+        """The way of files in and out of the sandbox."""
         self.changed = asyncio.Event()
         """Set when a call begins to wait for a decision."""
         self.revoked: str | None = None
         self.largest = max(grant.limits.argument, grant.limits.result if script else 0)
         """Bytes of the largest request."""
         self._audit = audit
-        self._clock = Clock(lambda: None, lambda: None)
+        self._clock = Clock(lambda _stopped, _frozen: None)
         self._begun = False
-        self._span: Any = None
         self._deadline: float | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -150,30 +133,27 @@ class RunBridge:
         self._places = asyncio.Semaphore(grant.limits.in_flight)
         self._tokens, self._filled = float(grant.limits.burst), time.monotonic()
         self._pending: dict[str, tuple[ApprovalRequest, asyncio.Future[Decision]]] = {}
-        self._folder: HostFolder | None = None
+        self._folder: HostFolder | RemoteFolder | None = None
+        self._effects: set[asyncio.Future[Any]] = set()
+        self._egress: Egress | None = None
+        if grant.network is not None:
+            self._egress = Egress(
+                grant.network, grant.limits, self._record_network, lambda: self._clock.stopped
+            )
         self._began = time.monotonic()
         self.catalogue = [spec.entry() for spec in sorted(grant.tools.values(), key=lambda spec: spec.name)]
 
     # -- life --
 
-    def begin(self, timeout: float | None, pause: Callable[[], None], resume: Callable[[], None]) -> None:
+    def begin(self, timeout: float | None, hold: Callable[[bool, bool], None]) -> None:
         """The run has started: its clock, and the host's own deadline for its calls. Only once: the guest is
         not to move it.
         """
         if self._begun:
             return
         self._begun = True
-        who = self.subject
-        self._span = spans.start_run(
-            {
-                "run_id": who.run_id,
-                "session_id": who.session_id,
-                "skill": who.skill or "",
-                "script": who.script,
-            }
-        )
         self._began = time.monotonic()
-        self._clock = Clock(pause, resume)
+        self._clock = Clock(hold)
         if timeout is not None:
             self._deadline = self._began + timeout
             self._arm()
@@ -209,8 +189,9 @@ class RunBridge:
             request.cut()
         if self._folder is not None:
             self._folder.close()
+        if self._egress is not None:
+            self._egress.revoke()
         self.changed.set()
-        spans.end(self._span)
         self._audit.record(
             {
                 **self._who(),
@@ -226,6 +207,13 @@ class RunBridge:
             }
         )
 
+    async def settled(self) -> None:
+        """Returns when no write to the workspace is under way any more, or after a while: a storage far away
+        cannot be told to forget one.
+        """
+        if self._effects:
+            await asyncio.wait(self._effects, timeout=EFFECTS)
+
     # -- decisions --
 
     @property
@@ -239,6 +227,40 @@ class RunBridge:
         if waiting is None or waiting[1].done():
             raise BadRequestError(f"no call {call_id!r} waits for a decision")
         waiting[1].set_result(decision(answer))
+
+    # -- the network --
+
+    def connected(self, tunnel: Tunnel) -> None:
+        """A script has connected to its proxy. This returns at once."""
+        if self._egress is None or self.revoked is not None:
+            tunnel.close()
+        else:
+            self._egress.connected(tunnel)
+
+    def _record_network(self, note: Note) -> None:
+        if self._records >= MAX_RECORDS:
+            return
+        self._records += 1
+        self._audit.record(
+            {
+                **self._who(),
+                "event": "network",
+                "user": self.grant.user,
+                "method": note.method,
+                "host": note.host,
+                "port": note.port,
+                # Without its query, which is where credentials are written by those who know no better.
+                "path": preview(note.path, [*self.grant.secrets, *note.secrets]) if note.path else "",
+                "address": note.address,
+                "rule": note.rule,
+                "decision": "deny" if note.result in ("DENIED", "PROTOCOL") else "allow",
+                "status": note.status,
+                "result": note.result,
+                "bytes_up": note.sent,
+                "bytes_down": note.received,
+                "ms": int((time.monotonic() - note.began) * 1000),
+            }
+        )
 
     # -- calls --
 
@@ -270,7 +292,8 @@ class RunBridge:
         note = _Record(started=time.monotonic())
         began = note.started
         outcome: Any
-        with spans.tool_call(self._span, call_id) as seen:
+        about = {"exec_id": self.subject.session_id, "run_id": self.subject.run_id, "call_id": call_id}
+        with spans.inside(self.span), spans.span("skill.tool_call", **about) as span:
             try:
                 outcome = await self._checked(request, call_id, note)
             except BridgeError as error:
@@ -281,7 +304,7 @@ class RunBridge:
                 else:
                     outcome = BridgeError("CANCELLED", "The caller gave up.")
             code = outcome.code if isinstance(outcome, BridgeError) else "ok"
-            seen.update(method=note.method[:80], tool=note.tool, result=code)
+            span.say(method=note.method[:80], tool=note.tool, result=code)
         ended = time.monotonic()
         try:
             payload = self._encode(request, outcome, call_id, note, ms=int((ended - began) * 1000))
@@ -408,10 +431,15 @@ class RunBridge:
         spec = self._spec(name)
         note.tool = spec.name
         spec.check_input(value)
-        await self._permit(spec, value, call_id, note)
+        if spec.files:
+            value, note.input = await self._values().arguments(spec.files, value)
+        await self._permit(spec, note.input, call_id, note)
         limit = min(spec.timeout_s, timeout if timeout is not None else spec.timeout_s)
         left = self._left()
-        if left is not None:
+        free = not self.grant.count_tool_time
+        if free:
+            limit = min(limit, max(self.grant.limits.working - self._clock.working.seconds, 0.001))
+        elif left is not None:
             limit = min(limit, max(left, 0.001))
         context = ToolContext(
             run_id=self.subject.run_id,
@@ -422,24 +450,37 @@ class RunBridge:
             deadline=time.monotonic() + limit,
             report=note.extra.update,
         )
-        result = await self._run_handler(spec, value, context, limit, call_id)
-        try:
-            text = dump(result)
-        except (TypeError, ValueError, RecursionError):
-            raise BridgeError(
-                "TOOL_OUTPUT_INVALID", f"{spec.name}: the tool's result is not JSON.", rule="json"
-            ) from None
+        with collecting() as made:
+            with self._clock.held(self._clock.working) if free else nullcontext():
+                result = await self._run_handler(spec, value, context, limit, call_id)
+            try:
+                text = dump(result, marked)
+            except (TypeError, ValueError, RecursionError):
+                raise BridgeError(
+                    "TOOL_OUTPUT_INVALID", f"{spec.name}: the tool's result is not JSON.", rule="json"
+                ) from None
         # What is checked is what will be sent, not the object that it was made from.
         plain = json.loads(text)
         spec.check_output(plain)
+        number = call_id.rpartition(".")[2]
+        if made:
+            plain = await self._values().results(plain, made, number)
         cap = min(spec.max_result, self.grant.limits.result)
         if len(text.encode("utf-8")) > cap:
+            if spec.overflow == "file":
+                text = strike(text, self.grant.secrets)
+                return await self._values().put("result.json", text.encode(), number)
             raise BridgeError(
                 "VALUE_TOO_LARGE",
                 f"{spec.name}: the result is larger than {cap:,} bytes. Ask for less, or for a file.",
                 rule="result",
             )
         return plain
+
+    def _values(self) -> Values:
+        if self.values is None:
+            raise BridgeError("IO", "There is no sandbox to have files in.")
+        return self.values
 
     def _spec(self, name: Any) -> ToolSpec:
         spec = self.grant.tools.get(name) if isinstance(name, str) else None
@@ -504,10 +545,10 @@ class RunBridge:
             reason=reason,
             digest=request_digest(spec.name, value, who.skill_digest, who.script_sha256 or who.script),
         )
-        self._clock.hold()
+        left = self.grant.limits.thinking - self._clock.thinking.seconds
         try:
-            left = self.grant.limits.thinking - self._clock.stopped
-            answer = await asyncio.wait_for(self._answer(asked, approver), max(0.0, left))
+            with self._clock.held(self._clock.thinking):
+                answer = await asyncio.wait_for(self._answer(asked, approver), max(0.0, left))
         except TimeoutError:
             note.decision = "expired"
             raise BridgeError(
@@ -515,7 +556,6 @@ class RunBridge:
             ) from None
         finally:
             self._pending.pop(call_id, None)
-            self._clock.release()
         note.by = answer.by[:128]
         note.decision = "approved" if answer.allow else "rejected"
         if not answer.allow:
@@ -605,11 +645,18 @@ class RunBridge:
         if writes and right != "read-write":
             raise BridgeError("DENIED", "Workspace write access is not available.", rule="workspace")
         if self._folder is None:
-            self._folder = HostFolder(
-                str(self.grant.root), most=self.grant.limits.result // 2, entries=self.grant.limits.entries
-            )
+            most, entries = self.grant.limits.result // 2, self.grant.limits.entries
+            root = self.grant.root
+            if isinstance(root, str):
+                self._folder = RemoteFolder(root, self.grant.root_options, most=most, entries=entries)
+            else:
+                self._folder = HostFolder(str(root), most=most, entries=entries)
         folder = self._folder
-        return await asyncio.shield(_in_thread(lambda: folder.do(action, params)))
+        work = _in_thread(lambda: folder.do(action, params))
+        if writes:
+            self._effects.add(work)
+            work.add_done_callback(self._effects.discard)
+        return await asyncio.shield(work)
 
     async def _value(self, params: dict[str, Any]) -> Any:
         if "error" in params:
@@ -718,9 +765,9 @@ def parse(data: bytes) -> dict[str, Any]:
         raise BridgeError("PROTOCOL", str(error).replace("control payload", "The request")) from None
 
 
-def dump(value: Any) -> str:
+def dump(value: Any, default: Callable[[Any], Any] | None = None) -> str:
     """JSON text without NaN and lone surrogates. ValueError or TypeError when it cannot be."""
-    text = json.dumps(value, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
+    text = json.dumps(value, allow_nan=False, ensure_ascii=False, separators=(",", ":"), default=default)
     text.encode("utf-8")
     return text
 

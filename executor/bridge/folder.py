@@ -7,8 +7,6 @@ read but never written through: a write makes a new file and renames it.
 
 from __future__ import annotations
 
-import base64
-import binascii
 import contextlib
 import errno
 import os
@@ -18,13 +16,11 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from executor.bridge import files
 from executor.bridge.codes import BridgeError
-from executor.workspace import globs
 
 FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-MAX_LEVELS = 64
-BASE = "/workspace/x/"
 KINDS = ((stat.S_ISREG, "file"), (stat.S_ISDIR, "directory"), (stat.S_ISLNK, "symlink"))
 # errno → code and words.
 ERRORS = {
@@ -61,9 +57,7 @@ class HostFolder:
 
     def do(self, action: str, params: dict[str, Any]) -> Any:
         """`read`, `list`, `glob`, `stat`, `write` or `delete`. BridgeError."""
-        shown = params.get("pattern" if action == "glob" else "path")
-        if not isinstance(shown, str):
-            raise BridgeError("BAD_PATH", "A path is text.")
+        shown = files.named(action, params)
         actions: dict[str, Callable[[str, dict[str, Any]], Any]] = {
             "read": self._read,
             "list": self._list,
@@ -81,35 +75,24 @@ class HostFolder:
     # -- actions --
 
     def _read(self, path: str, params: dict[str, Any]) -> Any:
-        offset, size = _number(params, "offset", 0), _number(params, "size", self._most)
         fd, info = self._open(path)
         try:
-            want = min(size, self._most)
-            if "size" not in params and info.st_size - offset > self._most:
-                raise BridgeError(
-                    "VALUE_TOO_LARGE",
-                    f"{path[:200]}: {info.st_size:,} bytes, at most {self._most:,} at once: read parts.",
-                )
+            offset, want = files.piece(path, info.st_size, self._most, params)
             data = b""
             while len(data) < want and (piece := os.pread(fd, want - len(data), offset + len(data))):
                 data += piece
         finally:
             os.close(fd)
-        if params.get("binary") or "offset" in params or "size" in params:
-            return {"base64": base64.b64encode(data).decode(), "size": info.st_size}
-        try:
-            return data.decode("utf-8")
-        except UnicodeDecodeError:
-            raise BridgeError("NOT_UTF8", f"{path[:200]}: it is not UTF-8 text. Read its bytes.") from None
+        return files.shown(path, data, info.st_size, params)
 
     def _list(self, path: str, params: dict[str, Any]) -> Any:
-        folder = self._folder(_parts(path))
+        folder = self._folder(files.components(path))
         found: list[dict[str, Any]] = []
         try:
             with os.scandir(folder) as entries:
                 for entry in entries:
                     if len(found) >= self._entries:
-                        raise _too_many(self._entries)
+                        raise files.too_many(self._entries)
                     with contextlib.suppress(OSError):
                         found.append(
                             {"name": _text(entry.name), **_described(entry.stat(follow_symlinks=False))}
@@ -119,25 +102,17 @@ class HostFolder:
         return sorted(found, key=lambda item: str(item["name"]))
 
     def _glob(self, pattern: str, params: dict[str, Any]) -> Any:
-        if pattern.startswith("/") or ".." in pattern.split("/"):
-            raise BridgeError(
-                "BAD_PATH", f"{pattern[:200]}: a pattern begins in the workspace and has no '..'."
-            )
-        try:
-            # Below a name of no meaning, for a pattern that begins with `skills/` means something else there.
-            matcher = globs.compile_globs([BASE + pattern], variables={})
-        except ValueError as error:
-            raise BridgeError("BAD_PATH", str(error)) from None
+        matches = files.matcher(pattern)
         found: list[str] = []
         for name in self._walk():
-            if any(glob.matches(BASE + name) for glob in matcher):
+            if matches(name):
                 found.append(_text(name))
                 if len(found) > self._entries:
-                    raise _too_many(self._entries)
+                    raise files.too_many(self._entries)
         return sorted(found)
 
     def _stat(self, path: str, params: dict[str, Any]) -> Any:
-        parts = _parts(path)
+        parts = files.components(path)
         if not parts:
             return _described(os.fstat(self._root))
         try:
@@ -154,8 +129,8 @@ class HostFolder:
             os.close(folder)
 
     def _write(self, path: str, params: dict[str, Any]) -> Any:
-        data = _content(params)
-        parts = _parts(path)
+        data = files.content(params)
+        parts = files.components(path)
         if not parts:
             raise BridgeError("IS_DIR", f"{path[:200]}: it is a folder")
         folder = self._folder(parts[:-1], create=True)
@@ -179,7 +154,7 @@ class HostFolder:
         return {"size": len(data)}
 
     def _delete(self, path: str, params: dict[str, Any]) -> Any:
-        parts = _parts(path)
+        parts = files.components(path)
         if not parts:
             raise BridgeError("DENIED", "The workspace itself cannot be removed.")
         folder = self._folder(parts[:-1])
@@ -231,7 +206,7 @@ class HostFolder:
             raise
 
     def _open(self, path: str) -> tuple[int, os.stat_result]:
-        parts = _parts(path)
+        parts = files.components(path)
         if not parts:
             raise OSError(errno.EISDIR, "folder")
         folder = self._folder(parts[:-1])
@@ -273,10 +248,10 @@ class HostFolder:
                 with os.scandir(folder) as entries:
                     for entry in entries:
                         seen += 1
-                        if seen > 20 * self._entries:
-                            raise _too_many(20 * self._entries)
+                        if seen > files.SEEN * self._entries:
+                            raise files.too_many(files.SEEN * self._entries)
                         if entry.is_dir(follow_symlinks=False):
-                            if len(parts) < MAX_LEVELS:
+                            if len(parts) < files.MAX_LEVELS:
                                 waiting.append([*parts, entry.name])
                         elif entry.is_file(follow_symlinks=False):
                             yield "/".join([*parts, entry.name])
@@ -284,46 +259,11 @@ class HostFolder:
                 os.close(folder)
 
 
-def _parts(path: str) -> list[str]:
-    """Components of a path below the root. BridgeError BAD_PATH for one that leads out or is malformed."""
-    parts = [part for part in path.split("/") if part not in ("", ".")]
-    try:
-        os.fsencode(path)
-    except UnicodeEncodeError:
-        parts = [".."]
-    if path.startswith("/") or ".." in parts or "\0" in path or len(parts) > MAX_LEVELS:
-        raise BridgeError(
-            "BAD_PATH", f"{path[:200]!a}: a path is relative to the workspace, without '..' and not too deep."
-        )
-    return parts
-
-
 def _described(info: os.stat_result) -> dict[str, Any]:
     kind = next((name for test, name in KINDS if test(info.st_mode)), "other")
     return {"type": kind, "size": info.st_size if kind == "file" else 0, "mtime": round(info.st_mtime, 3)}
 
 
-def _number(params: dict[str, Any], name: str, default: int) -> int:
-    value = params.get(name, default)
-    if type(value) is not int or not 0 <= value < 1 << 62:
-        raise BridgeError("TOOL_INPUT_INVALID", f"{name} is not a number of bytes.")
-    return value
-
-
-def _content(params: dict[str, Any]) -> bytes:
-    text, encoded = params.get("text"), params.get("base64")
-    if isinstance(text, str) and encoded is None:
-        return text.encode("utf-8", "surrogatepass")
-    if isinstance(encoded, str) and text is None:
-        with contextlib.suppress(ValueError, binascii.Error):
-            return base64.b64decode(encoded, validate=True)
-    raise BridgeError("TOOL_INPUT_INVALID", "A write needs `text`, or bytes as `base64`.")
-
-
 def _text(name: str) -> str:
     """A file's name as text that JSON can hold."""
     return os.fsencode(name).decode("utf-8", "backslashreplace")
-
-
-def _too_many(limit: int) -> BridgeError:
-    return BridgeError("VALUE_TOO_LARGE", f"More than {limit:,} entries. Ask for a part of them.")

@@ -1,7 +1,7 @@
-"""What a run may use: tools by name, a folder, and how much of it. Immutable, and only ever narrowed.
+"""What a run may use: tools by name, a folder, hosts of the network, and how much of it.
 
-A run's grant is the intersection of what the operator, the session and the run allow, and of the active
-skill's `allowed-tools`. Nothing in a skill or in the sandbox can widen it.
+It is immutable, and only ever narrowed: a run's grant is the intersection of what the operator, the session
+and the run allow, and of the active skill's `allowed-tools`. Nothing in a skill or in the sandbox widens it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from executor.bridge import remote
 from executor.bridge.approvals import Approver, PolicyRequest
+from executor.bridge.network import NetworkPolicy
 from executor.bridge.tools import Approval, ToolSpec
 from executor.errors import GrantError
 from executor.models import Size
@@ -51,10 +53,28 @@ class BridgeLimits(BaseModel):
     """Calls a second in the long run; None for no such limit. Default 50."""
     burst: int = Field(512, ge=1)
     """Calls at once before the rate counts. Default 512, so that `calls` is met first."""
+    file: Size = Field(64 << 20, ge=0)
+    """Bytes of one file that a call takes or gives (`HostFile`, `SandboxFile`). Default 64 MiB."""
+    files: Size = Field(256 << 20, ge=0)
+    """Bytes of all such files of a run. Default 256 MiB."""
     thinking: float = Field(600.0, ge=0, le=7 * 86400)
     """Seconds that people may take for their approvals, all of a run together. Default 600."""
+    working: float = Field(600.0, ge=0, le=7 * 86400)
+    """Seconds that tools may take uncounted, all of a run together (`Grant.count_tool_time`). Default 600."""
     entries: int = Field(10_000, ge=1, le=1_000_000)
     """Entries of one listing of the workspace. Default 10,000."""
+    connections: int = Field(16, ge=1, le=64)
+    """Connections to the network at one time; further ones wait. Default 16."""
+    requests: int = Field(1000, ge=0, le=1 << 20)
+    """Requests and tunnels of a run. Default 1,000."""
+    upload: Size = Field(16 << 20, ge=0)
+    """Bytes that one request or tunnel may send. Default 16 MiB."""
+    download: Size = Field(64 << 20, ge=0)
+    """Bytes that one request or tunnel may receive. Default 64 MiB."""
+    transfer: Size = Field(256 << 20, ge=0)
+    """Bytes of all requests and tunnels of a run, both ways. Default 256 MiB."""
+    idle: float = Field(30.0, gt=0, le=3600)
+    """Seconds without a byte after which a connection is ended. Default 30."""
 
     def __and__(self, other: BridgeLimits) -> BridgeLimits:
         """The smaller of each."""
@@ -77,8 +97,12 @@ class Grant:
     workspace: WorkspaceRight | None = None
     """`none`, `read` or `read-write`. Default `read` when a root is given, else `none`."""
     root: Path | str | None = None
-    """The host folder that is offered. None with a right is a ceiling: any folder that another layer
-    names."""
+    """The host folder that is offered, or a URL of fsspec (`s3://bucket/notes`). None with a right is a
+    ceiling: any folder that another layer names."""
+    root_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    """What fsspec is given for the root besides its URL: credentials, an endpoint."""
+    network: NetworkPolicy | None = None
+    """What it may reach: `allow([…])`. None: nothing."""
     limits: BridgeLimits = field(default_factory=BridgeLimits)
     approver: Approver | None = None
     """Who is asked where a tool needs approval: an async function, or `suspend`. None: nobody, so it is
@@ -89,6 +113,9 @@ class Grant:
     """Texts that are struck out of every result and of the audit."""
     user: str = ""
     """On whose behalf, for the policy and the audit."""
+    count_tool_time: bool = True
+    """The time that tools take counts for the run's time-out. If not, its clock stands still while one works,
+    at most `limits.working` in all; its processes do not."""
 
     def __post_init__(self) -> None:
         given: Any = self.tools
@@ -102,10 +129,12 @@ class Grant:
             raise GrantError(f"workspace={right!r} is none of {', '.join(RIGHTS)}")
         object.__setattr__(self, "workspace", right)
         if self.root is not None:
-            root = Path(os.path.realpath(self.root))
-            if not root.is_dir():
-                raise GrantError(f"root={str(self.root)!r} is not a folder on this machine")
-            object.__setattr__(self, "root", root)
+            object.__setattr__(self, "root", _root(self.root, self.root_options))
+        if not (self.network is None or isinstance(self.network, NetworkPolicy)):
+            raise GrantError(
+                f"network={self.network!r} is no policy",
+                hint='Name the hosts: network=allow(["example.org"]).',
+            )
         if not (self.approver is None or self.approver == "suspend" or callable(self.approver)):
             raise GrantError(f"approver={self.approver!r} is neither a function nor 'suspend'")
         if any(not secret for secret in self.secrets):
@@ -124,11 +153,14 @@ class Grant:
             tools=tools,  # type: ignore[arg-type]
             workspace=right,
             root=root if right != "none" else None,
+            root_options=self.root_options if root == self.root else other.root_options,
+            network=self.network & other.network if self.network and other.network else None,
             limits=self.limits & other.limits,
             approver=self.approver if self.approver is not None else other.approver,
             policy=_both(self.policy, other.policy),
             secrets=tuple(dict.fromkeys(self.secrets + other.secrets)),
             user=self.user or other.user,
+            count_tool_time=self.count_tool_time or other.count_tool_time,
         )
 
     @property
@@ -235,12 +267,29 @@ def _both(one: Policy | None, other: Policy | None) -> Policy | None:
     return ask
 
 
-def _inner(one: Path | str | None, other: Path | str | None) -> Path | None:
-    """The folder that is inside the other; None when neither is."""
+def _root(root: Path | str, options: Mapping[str, Any]) -> Path | str:
+    """A root in its one form. GrantError."""
+    if isinstance(root, str) and root.startswith("file://"):
+        root = root.removeprefix("file://")  # a folder of this machine, and confined as one
+    if remote.is_url(root):
+        url = remote.normal(str(root))
+        remote.open_root(url, options)
+        return url
+    found = Path(os.path.realpath(root))
+    if not found.is_dir():
+        raise GrantError(f"root={str(root)!r} is not a folder on this machine")
+    return found
+
+
+def _inner(one: Path | str | None, other: Path | str | None) -> Path | str | None:
+    """The root that is inside the other; None when neither is."""
     if one is None or other is None:
-        found = one if one is not None else other
-        return Path(found) if found is not None else None
-    a, b = Path(one), Path(other)
-    if a.is_relative_to(b):
-        return a
-    return b if b.is_relative_to(a) else None
+        return one if one is not None else other
+    if isinstance(one, Path) and isinstance(other, Path):
+        if one.is_relative_to(other):
+            return one
+        return other if other.is_relative_to(one) else None
+    a, b = str(one).rstrip("/") + "/", str(other).rstrip("/") + "/"
+    if a.startswith(b):
+        return one
+    return other if b.startswith(a) else None

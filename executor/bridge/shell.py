@@ -2,7 +2,7 @@
 
 The commands inside only carry words and bytes; everything that has to be understood is understood here.
 
-    tool NAME ['{"json":1}' | - | @FILE] [key=value] [key:=json] [--flag value] [--raw]
+    tool NAME ['{"json":1}' | - | @FILE] [key=value] [key:=json] [key@=FILE] [--flag value] [--raw]
     tool --list [--json] [QUERY]        tool --help [NAME]
     workspace-read P    workspace-list [P]    workspace-glob G    workspace-stat P    workspace-write P < data
 
@@ -24,12 +24,13 @@ from typing import Any
 
 from executor.bridge.codes import CODES, BridgeError
 from executor.bridge.tools import ToolSpec
+from executor.bridge.values import KEY
 from executor.guest import wire
 
 MAX_WORDS = 1000
 MAX_TEXT = 64 << 10  # bytes that a command prints itself; for more it starts `cat`
 USAGE = {
-    "tool": "tool NAME [JSON | - | @FILE] [key=value] [key:=json] [--flag value] [--raw]\n"
+    "tool": "tool NAME [JSON | - | @FILE] [key=value] [key:=json] [key@=FILE] [--flag value] [--raw]\n"
     "       tool --list [--json] [QUERY]\n       tool --help [NAME]",
     "workspace-read": "workspace-read PATH",
     "workspace-list": "workspace-list [PATH]",
@@ -125,6 +126,8 @@ class Command:
                 key, _, text = word.partition("=")
                 if key.endswith(":"):
                     pairs[key[:-1]] = _parse(text.encode(), key[:-1])
+                elif key.endswith("@"):
+                    pairs[key[:-1]] = {KEY: text}
                 else:
                     pairs[key] = text
             else:
@@ -212,7 +215,8 @@ def _parse(text: bytes, what: str) -> Any:
 
 def _is_pair(word: str) -> bool:
     key, equals, _ = word.partition("=")
-    return bool(equals and key) and key.replace("-", "_").removesuffix(":").replace(".", "_").isidentifier()
+    name = key[:-1] if key.endswith((":", "@")) else key
+    return bool(equals and name) and name.replace("-", "_").replace(".", "_").isidentifier()
 
 
 def _spelled(key: str, properties: Mapping[str, Any]) -> str:

@@ -55,6 +55,7 @@ def python(entries: list[dict[str, Any]]) -> str:
             lines += [f"        {json.dumps(_line(entry['description']))}"]
         lines += [""]
     lines += ["tools: _Tools", "workspace: Any", "output: Any", ""]
+    lines += ["def file(path: Any) -> dict[str, str]: ..."]
     lines += ["def log(message: str, level: str = ..., **fields: Any) -> None: ..."]
     lines += ["def progress(message: str = ..., fraction: float | None = ...) -> None: ...", ""]
     return "\n".join(lines)
@@ -93,6 +94,7 @@ def typescript(entries: list[dict[str, Any]]) -> str:
         "export const tools: Tools;",
         "export const workspace: Workspace;",
         "export const output: Output;",
+        "export function file(path: string): { $file: string };",
         "export function log(message: string, level?: string, fields?: object): Promise<null>;",
         "export function progress(message?: string, fraction?: number | null): Promise<null>;",
         "",

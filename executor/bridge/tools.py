@@ -20,6 +20,7 @@ from pydantic_core import to_jsonable_python
 
 from executor.bridge.codes import BridgeError
 from executor.bridge.schema import Schema
+from executor.bridge.values import check_fields, file_fields, marked
 from executor.errors import GrantError
 
 Approval = Literal["never", "always"] | Callable[[Any], bool | Awaitable[bool]]
@@ -71,6 +72,10 @@ class ToolSpec:
     """Seconds for one call; never more than what is left of the run. Default 30."""
     max_result: int = 4 << 20
     """Bytes of the result as JSON. Default 4 MiB."""
+    files: tuple[str, ...] = ()
+    """Inputs that are files of the sandbox, `{"$file": PATH}`; the handler gets a `HostFile` for each."""
+    overflow: Literal["error", "file"] = "error"
+    """A result that is larger than it may be is an error, or goes into a file whose path is the result."""
     _input: Schema = field(init=False, repr=False, compare=False)
     _output: Schema | None = field(init=False, repr=False, compare=False)
 
@@ -86,7 +91,10 @@ class ToolSpec:
             raise GrantError(f"approval={self.approval!r} of tool {self.name!r} is no kind of approval")
         if self.timeout_s <= 0 or self.max_result < 0:
             raise GrantError(f"tool {self.name!r} has a limit below zero")
+        if self.overflow not in ("error", "file"):
+            raise GrantError(f"overflow={self.overflow!r} of tool {self.name!r} is neither error nor file")
         made = Schema(self.input_schema, f"tool {self.name!r}")
+        check_fields(self.name, self.input_schema, self.files)
         object.__setattr__(self, "_input", made)
         out = self.output_schema
         found = None if out is None else Schema(out, f"the output of tool {self.name!r}")
@@ -137,6 +145,7 @@ class ToolSpec:
         read_only: bool = False,
         timeout_s: float = 30.0,
         max_result: int = 4 << 20,
+        overflow: Literal["error", "file"] = "error",
         names: Mapping[str, Any] | None = None,
     ) -> ToolSpec:
         """A tool from a function's type hints, docstring and defaults.
@@ -171,7 +180,11 @@ class ToolSpec:
             return given
 
         def plain(value: Any) -> Any:
-            return to_jsonable_python(value) if adapter is None else adapter.dump_python(value, mode="json")
+            return (
+                to_jsonable_python(value, fallback=marked)
+                if adapter is None
+                else adapter.dump_python(value, mode="json")
+            )
 
         handler: Handler
         if inspect.iscoroutinefunction(function):
@@ -193,6 +206,8 @@ class ToolSpec:
             read_only=read_only,
             timeout_s=timeout_s,
             max_result=max_result,
+            files=file_fields(model.model_fields),
+            overflow=overflow,
         )
 
     @classmethod
@@ -213,17 +228,18 @@ class ToolSpec:
         if inspect.iscoroutinefunction(handler):
 
             async def wrapped(value: Any, ctx: ToolContext) -> Any:
-                return to_jsonable_python(await handler(parsed(value), ctx))
+                return to_jsonable_python(await handler(parsed(value), ctx), fallback=marked)
         else:
 
             def wrapped(value: Any, ctx: ToolContext) -> Any:
-                return to_jsonable_python(handler(parsed(value), ctx))
+                return to_jsonable_python(handler(parsed(value), ctx), fallback=marked)
 
         return cls(
             name=shown,
             description=described,
             input_schema=model.model_json_schema(),
             handler=wrapped,
+            files=file_fields(model.model_fields),
             **options,
         )
 
@@ -239,6 +255,7 @@ def tool(
     read_only: bool = False,
     timeout_s: float = 30.0,
     max_result: int = 4 << 20,
+    overflow: Literal["error", "file"] = "error",
 ) -> Callable[[Callable[..., Any]], ToolSpec]: ...
 def tool(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     """Decorator: the function as a `ToolSpec`. See `ToolSpec.from_function`."""
