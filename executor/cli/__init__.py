@@ -6,6 +6,8 @@
     script.py     `script`: the same for a skill's script with a JSON input
     relay.py      a script's output on its way to this process's stdout and stderr
     skills.py     `skills list|show`
+    export.py     `skills export|bundle`
+    fetching.py   what is seen while skills are fetched
     mcp.py        `mcp`: the MCP server
     lint.py       `skills lint`
     test.py       `test`: case files, reports

@@ -14,14 +14,17 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from executor.cli import deps as deps_command
+from executor.cli import export as export_commands
 from executor.cli import lint as lint_command
 from executor.cli import mcp as mcp_command
+from executor.cli import options, sessions
 from executor.cli import script as script_command
+from executor.cli import shell as shell_command
 from executor.cli import test as test_command
 from executor.cli.arguments import BROKEN_PIPE, FAILED, RunRequest
 from executor.cli.signals import Interrupted, raising_on_signals
@@ -33,14 +36,6 @@ STATUSES = """\
 Exit status: the script's own, 126 or 127 if it cannot be started, 128+N if signal N ended it; 124 after
 --timeout; 137 out of memory; 125 if the executor itself failed, which includes wrong usage and files that
 could not be saved; 130 after Ctrl-C, 143 after SIGTERM, 141 when nobody reads the output any more."""
-
-
-class RuntimeChoice(enum.StrEnum):
-    """Values of --runtime."""
-
-    auto = "auto"
-    container = "container"
-    local = "local"
 
 
 class TargetChoice(enum.StrEnum):
@@ -67,17 +62,7 @@ skills_app = typer.Typer(help="Find and read skills.", rich_markup_mode=None, co
 images_app = typer.Typer(help="What sandboxes run on.", rich_markup_mode=None, context_settings=HELP_OPTIONS)
 app.add_typer(skills_app, name="skills")
 app.add_typer(images_app, name="images")
-
-SkillsOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--skills",
-        metavar="ROOT",
-        help="Folder that holds skills; repeatable, the first wins. [default: $SKILLS_ROOT, then ./skills]",
-        show_default=False,
-    ),
-]
-JsonOption = Annotated[bool, typer.Option("--json", help="One JSON object on stdout and nothing else.")]
+app.add_typer(sessions.app, name="sessions")
 
 
 @app.callback(invoke_without_command=True)
@@ -104,13 +89,12 @@ Examples:
   executor run sales-report --input sales.csv --save results -- python3 scripts/report.py inputs/sales.csv
   executor run ./my-skill --timeout 10 -- 'scripts/a.sh | sort > $OUTPUT_DIR/sorted.txt'
   executor run log-digest --stdin app.log --json -- bash scripts/digest.sh -
+  executor run my-skill --allow-net api.example.org --allow-net '*.cdn.org:443' -- python3 scripts/x.py
   executor run my-skill --input data/:work/data --env LANG=de_DE.UTF-8 -- node scripts/x.mjs "two words"
 """,
 )
 def _run(
-    skill: Annotated[
-        str, typer.Argument(metavar="SKILL", help="A skill's name in the roots, or the path of its folder.")
-    ],
+    skill: options.Skill,
     command: Annotated[
         list[str] | None,
         typer.Argument(
@@ -119,48 +103,16 @@ def _run(
             show_default=False,
         ),
     ] = None,
-    skills: SkillsOption = None,
-    runtime: Annotated[
-        RuntimeChoice | None,
-        typer.Option(
-            help="Where the sandbox runs. [default: auto: container if an engine has the image, else local]",
-            show_default=False,
-        ),
-    ] = None,
-    image: Annotated[
-        str | None,
-        typer.Option(
-            metavar="IMAGE",
-            help="Container: an image reference. Local: a built image, a folder, or `host` for this "
-            "machine's own programs. [default: executor/base]",
-            show_default=False,
-        ),
-    ] = None,
-    input_: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--input",
-            metavar="SRC[:DEST]",
-            help="File or folder to stage; repeatable. DEST is below inputs/ unless it begins with work/, "
-            "out/, runs/, inputs/, skills/ or /workspace; one that ends in / keeps the name.",
-            show_default=False,
-        ),
-    ] = None,
-    output: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="GLOB", help="Files to bring back; repeatable. [default: out/**]", show_default=False
-        ),
-    ] = None,
-    save: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Write the files below DIR, as DIR/out/...", show_default=False),
-    ] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Let --save replace files.")] = False,
-    env: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME=VALUE", help="A variable for the script; repeatable.", show_default=False),
-    ] = None,
+    skills: options.Skills = None,
+    runtime: options.Runtime = None,
+    image: options.Image = None,
+    input_: options.Inputs = None,
+    output: options.Outputs = None,
+    save: options.Save = None,
+    overwrite: options.Overwrite = False,
+    html: options.Html = None,
+    env: options.Env = None,
+    allow_net: options.AllowNet = None,
     stdin: Annotated[
         str | None,
         typer.Option(
@@ -170,41 +122,15 @@ def _run(
             show_default=False,
         ),
     ] = None,
-    cwd: Annotated[
-        str | None,
-        typer.Option(
-            metavar="DIR", help="Where it starts. [default: the skill's folder]", show_default=False
-        ),
-    ] = None,
-    timeout: Annotated[
-        float | None,
-        typer.Option(metavar="SECONDS", help="End it after so long. [default: 300]", show_default=False),
-    ] = None,
-    memory: Annotated[
-        str | None,
-        typer.Option(metavar="SIZE", help="Memory, such as 512m. [default: 1g]", show_default=False),
-    ] = None,
-    cpus: Annotated[
-        float | None, typer.Option(metavar="N", help="Processors. [default: 1]", show_default=False)
-    ] = None,
-    pids: Annotated[
-        int | None,
-        typer.Option(metavar="N", help="Processes and threads. [default: 128]", show_default=False),
-    ] = None,
-    disk: Annotated[
-        str | None,
-        typer.Option(metavar="SIZE", help="Size of /workspace. [default: 256m]", show_default=False),
-    ] = None,
-    session: Annotated[
-        str | None,
-        typer.Option(
-            metavar="ID",
-            help="Keep the session's files under this name, and go on with them the next time.",
-            show_default=False,
-        ),
-    ] = None,
-    json: JsonOption = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing on stderr but errors.")] = False,
+    cwd: options.Cwd = None,
+    timeout: options.Timeout = None,
+    memory: options.Memory = None,
+    cpus: options.Cpus = None,
+    pids: options.Pids = None,
+    disk: options.Disk = None,
+    session: options.Session = None,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
 ) -> Action:
     """Run a command with a skill in a sandbox.
 
@@ -214,25 +140,31 @@ def _run(
         raise BadRequestError(
             "there is no COMMAND", hint="Write it behind `--`: executor run SKILL -- python3 scripts/x.py"
         )
-    given = {"memory": memory, "cpus": cpus, "pids": pids, "disk": disk}
     request = RunRequest(
-        skill=skill,
-        words=tuple(command),
-        skills=tuple(skills or ()),
-        runtime=None if runtime is None else runtime.value,
-        image=image,
-        inputs=tuple(input_ or ()),
-        outputs=tuple(output or ("out/**",)),
-        save=save,
-        overwrite=overwrite,
-        env=tuple(env or ()),
-        stdin=stdin,
-        cwd=cwd,
-        timeout=timeout,
-        limits={name: value for name, value in given.items() if value is not None},
-        session=session,
-        json=json,
-        quiet=quiet,
+        **options.request(
+            skill=skill,
+            words=tuple(command),
+            skills=skills,
+            runtime=runtime,
+            image=image,
+            inputs=input_,
+            outputs=tuple(output or ("out/**",)),
+            save=save,
+            overwrite=overwrite,
+            html=html,
+            env=env,
+            allow_net=allow_net,
+            stdin=stdin,
+            cwd=cwd,
+            timeout=timeout,
+            memory=memory,
+            cpus=cpus,
+            pids=pids,
+            disk=disk,
+            session=session,
+            json=json,
+            quiet=quiet,
+        )
     )
 
     def action() -> int:
@@ -250,7 +182,7 @@ Examples:
   executor skills list
   executor skills list --skills ./skills --skills ~/more-skills --json""",
 )
-def _skills_list(skills: SkillsOption = None, json: JsonOption = False) -> Action:
+def _skills_list(skills: options.Skills = None, json: options.Json = False) -> Action:
     """List the skills of the roots, then what cannot be used and why."""
     from executor.cli.skills import list_skills
 
@@ -268,8 +200,8 @@ def _skills_show(
     name: Annotated[
         str, typer.Argument(metavar="NAME", help="A skill's name in the roots, or the path of its folder.")
     ],
-    skills: SkillsOption = None,
-    json: JsonOption = False,
+    skills: options.Skills = None,
+    json: options.Json = False,
 ) -> Action:
     """Show one skill: its front matter, what was odd about it, its files and its text."""
     from executor.cli.skills import show_skill
@@ -317,7 +249,7 @@ Examples:
   executor images list
   executor images list --json""",
 )
-def _images_list(json: JsonOption = False) -> Action:
+def _images_list(json: options.Json = False) -> Action:
     """List the built images, and whether they are up to date."""
     from executor.cli.images import list_images
 
@@ -333,7 +265,7 @@ Examples:
   executor doctor
   executor doctor --json""",
 )
-def _doctor(json: JsonOption = False) -> Action:
+def _doctor(json: options.Json = False) -> Action:
     """Check this machine and run something in every runtime that works."""
 
     def action() -> int:
@@ -345,9 +277,13 @@ def _doctor(json: JsonOption = False) -> Action:
 
 
 skills_app.command("lint", epilog=lint_command.EPILOG)(lint_command.command)
+skills_app.command("export", epilog=export_commands.EXPORT_EPILOG)(export_commands.export_command)
+skills_app.command("bundle", epilog=export_commands.BUNDLE_EPILOG)(export_commands.bundle_command)
+app.command("shell", epilog=shell_command.EPILOG)(shell_command.command)
 app.command("script", epilog=script_command.EPILOG)(script_command.command)
 app.command("test", epilog=test_command.EPILOG)(test_command.command)
 mcp_command.register(app)
+deps_command.register(app)
 
 
 # --- from words to an exit status ---------------------------------------------------------------------------
@@ -366,7 +302,6 @@ def main(words: Sequence[str] | None = None) -> int:
         _keep_standard_streams()
         with raising_on_signals():
             status = _run_words(words)
-            sys.stdout.flush()
     except Interrupted as stop:
         return 128 + stop.number
     except KeyboardInterrupt:
@@ -379,9 +314,16 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def _run_words(words: Sequence[str]) -> int:
+    from executor.cli import console, fetching
+
     try:
         action = parse(words)
-        return action if isinstance(action, int) else action()
+        own = words[: words.index("--")] if "--" in words else words
+        fetching.show(warnings=not {"-q", "--quiet"}.intersection(own))
+        status = action if isinstance(action, int) else action()
+        with console.writing_stdout():
+            sys.stdout.flush()
+        return status
     except BrokenPipeError:
         raise
     except ExecutorError as error:
@@ -390,6 +332,9 @@ def _run_words(words: Sequence[str]) -> int:
         # Wrong usage: typer's own exceptions, which it does not name in public, know how to show themselves.
         if format_message := getattr(error, "format_message", None):
             return _failed(words, "UsageError", format_message(), _usage_hint(error))
+        if isinstance(error, FileNotFoundError) and not _has_working_folder():
+            gone = "the working folder of this command has been deleted"
+            return _failed(words, "BadPathError", gone, "Change to a folder that exists, such as `cd ~`.")
         what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
         return _failed(
             words,
@@ -408,9 +353,17 @@ def _failed(words: Sequence[str], kind: str, message: str, hint: str) -> int:
     console.error(message, hint)
     own = words[: words.index("--")] if "--" in words else words
     if "--json" in own and own[:1] != ["test"]:  # there it names a file
-        with contextlib.suppress(OSError):  # stdout may be what failed
+        with contextlib.suppress(OSError, ExecutorError):  # stdout may be what failed
             console.out_json({"error": {"type": kind, "message": message, "hint": hint}})
     return FAILED
+
+
+def _has_working_folder() -> bool:
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def _usage_hint(error: Any) -> str:
@@ -420,10 +373,13 @@ def _usage_hint(error: Any) -> str:
 
 def _keep_standard_streams() -> None:
     """Descriptors 0 to 2 are always taken, so that a script's output never goes to a socket of ours."""
+    from executor.cli import console
+
     for fd in range(3):
         try:
             os.fstat(fd)
         except OSError:
+            console.stdout_is_closed |= fd == 1
             opened = os.open(os.devnull, os.O_RDWR)
             if opened != fd:
                 os.dup2(opened, fd)

@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from executor.cli import console
 from executor.errors import BadLimitError, BadPathError, BadRequestError
 
 if TYPE_CHECKING:
+    from executor.bridge import Grant
     from executor.models import ExecResult, Limits
 
 MAX_STDIN = 256 << 20  # bytes of --stdin, which are held in memory; more is a file for --input
@@ -35,7 +37,7 @@ STATUS_EXITS = {
 
 @dataclass(frozen=True)
 class RunRequest:
-    """What `run` was asked to do, as it was written."""
+    """What `run`, `script` or `shell` was asked to do, as it was written."""
 
     skill: str
     words: tuple[str, ...]
@@ -46,7 +48,9 @@ class RunRequest:
     outputs: tuple[str, ...] = ("out/**",)
     save: Path | None = None
     overwrite: bool = False
+    html: Path | None = None
     env: tuple[str, ...] = ()
+    allow_net: tuple[str, ...] = ()
     stdin: str | None = None
     cwd: str | None = None
     timeout: float | None = None
@@ -55,6 +59,11 @@ class RunRequest:
     json: bool = False
     quiet: bool = False
 
+    @property
+    def shown(self) -> str:
+        """The command for a person."""
+        return self.words[0] if len(self.words) == 1 else shlex.join(self.words)
+
 
 @dataclass(frozen=True)
 class Input:
@@ -62,6 +71,18 @@ class Input:
 
     source: Path
     dest: str
+
+
+def grant(request: RunRequest, *, root: str | None = None, write: bool = False) -> Grant | None:
+    """What the options grant: hosts, a folder, or nothing. GrantError."""
+    if not request.allow_net and root is None:
+        return None
+    from executor.bridge import Grant, allow
+
+    right: Literal["read", "read-write"] | None = None
+    if root is not None:
+        right = "read-write" if write else "read"
+    return Grant(root=root, workspace=right, network=allow(request.allow_net) if request.allow_net else None)
 
 
 def command(words: Sequence[str]) -> str | list[str]:

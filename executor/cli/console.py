@@ -10,10 +10,11 @@ import contextlib
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal
 
+from executor.errors import ExecutorError
 from executor.workspace.text import printable, printable_name
 
 if TYPE_CHECKING:
@@ -33,6 +34,9 @@ STYLES = {
     "hint": "dim",
 }
 
+
+stdout_is_closed = False
+"""Nobody gave this process a stdout. What a script writes may be lost then; a JSON that was asked for not."""
 
 _open_line = False
 
@@ -89,12 +93,35 @@ def error(message: str, hint: str = "") -> None:
 
 def out(text: str = "") -> None:
     """A line, or several, on stdout."""
-    print(printable(text))
+    with writing_stdout():
+        print(printable(text))
 
 
 def out_json(value: Any) -> None:
-    """One JSON object on stdout, in ASCII, so that names that are not UTF-8 survive as escaped surrogates."""
-    print(json.dumps(value, ensure_ascii=True, indent=2 if sys.stdout.isatty() else None))
+    """One JSON object on stdout, in ASCII, so that names that are not UTF-8 survive as escaped surrogates.
+
+    ExecutorError when stdout is closed.
+    """
+    check_stdout()
+    with writing_stdout():
+        print(json.dumps(value, ensure_ascii=True, indent=2 if sys.stdout.isatty() else None))
+
+
+@contextlib.contextmanager
+def writing_stdout() -> Iterator[None]:
+    """A full disk is the operator's to mend, and no fault of this program. A reader that goes is `main`'s."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise ExecutorError(f"stdout cannot be written: {error.strerror}") from None
+
+
+def check_stdout() -> None:
+    """ExecutorError when what is written to stdout would be lost."""
+    if stdout_is_closed:
+        raise ExecutorError("stdout is closed: the JSON would be lost", hint="Send it to a file or a pipe.")
 
 
 def table(headers: Sequence[str], rows: Sequence[Sequence[str]], *, clipped: str = "") -> None:
@@ -111,16 +138,18 @@ def table(headers: Sequence[str], rows: Sequence[Sequence[str]], *, clipped: str
         at = headers.index(clipped)
         room = _console(False).width - sum(widths) + widths[at] - len(GAP) * (len(widths) - 1)
         widths[at] = max(NARROWEST, min(widths[at], room))
-    shown = Text()
+    rows_shown = []  # a row each: Rich looks at the whole of a text whenever it is added to
     for number, line in enumerate(lines):
+        row = Text()
         for cell, width in zip(line, widths, strict=True):
             if cell_len(cell) > width:
                 cell = set_cell_size(cell, width - 1).rstrip() + "…"
             style = STYLES.get(cell, "") if number else "bold"
-            shown.append(cell, style).append(" " * (width - cell_len(cell)) + GAP)
-        shown.rstrip()
-        shown.append("\n")
-    print(_laid_out(shown))
+            row.append(cell, style).append(" " * (width - cell_len(cell)) + GAP)
+        row.rstrip()
+        rows_shown.append(row)
+    with writing_stdout():
+        print(_laid_out(Text("\n").join(rows_shown)))
 
 
 def _laid_out(what: Text, *, stderr: bool = False) -> str:

@@ -7,7 +7,7 @@ import contextlib
 import dataclasses
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,7 +21,6 @@ from executor.workspace.text import printable_name
 
 if TYPE_CHECKING:
     from executor.executor import AsyncExecutor
-    from executor.session import AsyncSession
 
 Action = Callable[[], int]
 DAY = 86_400
@@ -176,6 +175,7 @@ class _Desk:
     def __init__(self, executor: AsyncExecutor, quiet: bool, say: Callable[[str], None]) -> None:
         self._executor = executor
         self.store = executor.layers.store
+        self.bench = executor.layers.bench
         self.tell: Callable[[str], None] = (lambda _line: None) if quiet else say
 
     def skill(self, name: str) -> tuple[Path, str]:
@@ -189,12 +189,6 @@ class _Desk:
         if found is None:
             raise DependencyError(f"{name!r} is not locked", hint=f"executor deps lock {name}")
         return found[0]
-
-    @contextlib.asynccontextmanager
-    async def bench(self) -> AsyncIterator[AsyncSession]:
-        """A session in which layers are made."""
-        async with self._executor.bench() as session:
-            yield session
 
 
 def _each(

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
+from executor.cli import options
 from executor.errors import BadRequestError
 
 Action = Callable[[], int]
@@ -24,14 +25,6 @@ class TransportChoice(enum.StrEnum):
 
     stdio = "stdio"
     http = "http"
-
-
-class RuntimeChoice(enum.StrEnum):
-    """Values of --runtime."""
-
-    auto = "auto"
-    container = "container"
-    local = "local"
 
 
 def register(app: typer.Typer) -> None:
@@ -47,16 +40,7 @@ Examples:
 
 
 def _mcp(
-    skills: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--skills",
-            metavar="ROOT",
-            help="Folder that holds skills; repeatable, the first wins. "
-            "[default: $SKILLS_ROOT, then ./skills]",
-            show_default=False,
-        ),
-    ] = None,
+    skills: options.Skills = None,
     profile: Annotated[
         str, typer.Option(metavar="NAME", help="Names of the tools: trpc, think, flow, ai-sdk or claude.")
     ] = "trpc",
@@ -71,31 +55,20 @@ def _mcp(
             "Needed unless the address is loopback.",
         ),
     ] = TOKEN_VARIABLE,
-    runtime: Annotated[
-        RuntimeChoice | None,
-        typer.Option(
-            help="Where the sandbox runs. [default: auto: container if an engine has the image, else local]",
-            show_default=False,
-        ),
-    ] = None,
-    image: Annotated[
-        str | None,
-        typer.Option(
-            metavar="IMAGE", help="What sandboxes run on. [default: executor/base]", show_default=False
-        ),
-    ] = None,
+    runtime: options.Runtime = None,
+    image: options.Image = None,
     knowledge_only: Annotated[
         bool, typer.Option("--knowledge-only", help="Offer no tool that needs a sandbox.")
     ] = False,
 ) -> Action:
     """Serve the skills and the sandbox to MCP clients; one sandbox for each connection."""
-    options = {"profile": profile, "knowledge_only": knowledge_only}
+    tools = {"profile": profile, "knowledge_only": knowledge_only}
 
     def action() -> int:
         token = os.environ.get(token_env, "")
         http = {"host": host, "port": port, "token": token} if transport is TransportChoice.http else None
         return serve(
-            tuple(skills or ()), None if runtime is None else runtime.value, image, http=http, options=options
+            tuple(skills or ()), None if runtime is None else runtime.value, image, http=http, options=tools
         )
 
     return action

@@ -21,7 +21,7 @@ import select
 import threading
 import time
 from collections.abc import Callable
-from typing import Literal
+from typing import Literal, Protocol
 
 from executor.workspace.text import printable
 
@@ -34,6 +34,13 @@ RESET = b"\x1b[0m"
 
 StreamName = Literal["stdout", "stderr"]
 DESCRIPTORS: dict[StreamName, int] = {"stdout": 1, "stderr": 2}
+
+
+class Filter(Protocol):
+    """Bytes for a terminal from a script's bytes."""
+
+    def feed(self, data: bytes, *, end: bool = False) -> bytes:
+        """What may be written now."""
 
 
 class TerminalFilter:
@@ -63,14 +70,15 @@ class Relay:
     `on_failed` is called in the loop, once, when a reader has gone (EPIPE) or a write fails.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, terminal_filter: Callable[[], Filter] = TerminalFilter) -> None:
+        """`terminal_filter`: what makes bytes safe for a stream that is a terminal."""
         self.failed: OSError | None = None
         self.on_failed: Callable[[], object] = lambda: None
         self.give_up_at = float("inf")
         """When (`time.monotonic`) a slow reader does not hold the script up any longer."""
         self._open_lines: dict[StreamName, bool] = dict.fromkeys(DESCRIPTORS, False)
         self._loop = asyncio.get_running_loop()
-        self._filters = {name: TerminalFilter() for name, fd in DESCRIPTORS.items() if os.isatty(fd)}
+        self._filters = {name: terminal_filter() for name, fd in DESCRIPTORS.items() if os.isatty(fd)}
         self._pieces: queue.SimpleQueue[tuple[StreamName, bytes] | None] = queue.SimpleQueue()
         self._queued = 0
         self._room = asyncio.Event()

@@ -7,13 +7,15 @@ import contextlib
 import signal
 import time
 from collections.abc import Callable, Coroutine
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from executor.cli import arguments, console
 from executor.cli.arguments import RunRequest
-from executor.cli.relay import Relay
+from executor.cli.relay import Relay, TerminalFilter
 from executor.cli.signals import until_interrupted
+from executor.cli.terminal import ScreenFilter
 from executor.errors import BadPathError, ExecutorError
 from executor.workspace.text import printable_name
 
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from executor.models import ExecResult, Limits, OutputFile
     from executor.session import AsyncSession
     from executor.settings import Settings
+    from executor.skills.repository import Skill
 
 LAST_WORDS = 0.5  # seconds for a reader to take what was written before an error or a signal
 
@@ -41,15 +44,17 @@ JSON_LIMIT_NOTES = {
 }
 
 
-def run(request: RunRequest, execute: Execute | None = None) -> int:
+def run(request: RunRequest, execute: Execute | None = None, *, screen: bool = False) -> int:
     """The exit status. ExecutorError when the executor itself failed. `execute`: default the words as a
-    command.
+    command. `screen`: it draws on this terminal, which takes more than colours.
     """
+    if request.json:
+        console.check_stdout()
     staged = arguments.inputs(request.inputs)
     env = arguments.environment(request.env)
     # Before there is an event loop: a read that waits for a person cannot be cancelled in one.
     stdin = arguments.read_stdin(request.stdin)
-    return until_interrupted(_run(request, staged, env, stdin, execute or _exec))
+    return until_interrupted(_run(request, staged, env, stdin, execute or _exec, screen))
 
 
 async def _run(
@@ -58,19 +63,20 @@ async def _run(
     env: dict[str, str],
     stdin: bytes | None,
     execute: Execute,
+    screen: bool,
 ) -> int:
     from executor.executor import AsyncExecutor
     from executor.workspace import globs, layout
 
     say = _nothing if request.quiet else console.say
     executor = AsyncExecutor(skills=request.skills or None, runtime=request.runtime, image=request.image)
-    limits = arguments.limits(executor.settings.limits, request.limits)
+    limits = arguments.limits(executor.settings.limits, request.limits) if request.limits else None
     skill = executor.repository.find(request.skill)
     layout.working_folder(request.cwd, skill.slug)
     globs.compile_globs(
         request.outputs, variables=layout.folders(run_id="run", skill=skill.slug), skill=skill.slug
     )
-    relay = None if request.json else Relay()
+    relay = None if request.json else Relay(ScreenFilter if screen else TerminalFilter)
     failures: list[ExecutorError] = []
     try:
         async with executor:
@@ -84,7 +90,6 @@ async def _run(
                 if result is not None and request.save is not None:
                     failures = await _save(result.files, request.save, request.overwrite)
                 if request.session is not None and not session.lost:
-                    await session.checkpoint()
                     say(f"session {session.id} is kept: use --session {session.id} again to go on")
         if relay is not None:
             await relay.finish()
@@ -101,17 +106,23 @@ async def _run(
             return arguments.BROKEN_PIPE
         raise ExecutorError(f"cannot write the script's output: {relay.failed.strerror}")
     assert result is not None
+    if request.html is not None:
+        try:
+            write_report(request.html, _html(request, result, skill, executor))
+        except BadPathError as error:
+            failures.append(error)
     return _report(request, result, failures)
 
 
 def _session(
-    executor: AsyncExecutor, name: str | None, limits: Limits, say: Callable[[str], None]
+    executor: AsyncExecutor, name: str | None, limits: Limits | None, say: Callable[[str], None]
 ) -> AsyncSession:
-    """A fresh session, or one with the files that it had when it was last used."""
-    if name is None or executor.store.latest(name) is None:
-        return executor.session(name, limits=limits)
-    say(f"session {name} goes on with its files")
-    return executor.restore(name, limits=limits)
+    """A fresh session; a named one has the files that it had when it was last used."""
+    if name is not None:
+        kept = executor.store.sessions.get(name)
+        if kept is not None and kept.snapshot:
+            say(f"session {name} goes on with its files")
+    return executor.session(name, limits=limits, durable=name is not None)
 
 
 async def _exec(
@@ -133,6 +144,7 @@ async def _exec(
         env=env,
         stdin=stdin,
         timeout=timeout,
+        grant=arguments.grant(request),
         outputs=request.outputs,
         on_output=None if relay is None else relay.take,
     )
@@ -165,6 +177,36 @@ async def _save(files: list[OutputFile], target: Path, overwrite: bool) -> list[
     return failures
 
 
+def _html(
+    request: RunRequest, result: ExecResult, skill: Skill, executor: AsyncExecutor
+) -> Callable[[], bytes]:
+    from executor import __version__
+    from executor.testing.report_html import html
+    from executor.testing.results import of_one_run, this_machine
+
+    environment = {"runtime": executor.why, **this_machine()}
+    if executor.settings.image:
+        environment["image"] = executor.settings.image
+    report = of_one_run(
+        result,
+        skill=skill.slug,
+        folder=str(skill.path),
+        command=request.shown,
+        environment=environment,
+        version=__version__,
+    )
+    return partial(html, report)
+
+
+def write_report(path: Path, make: Callable[[], bytes]) -> None:
+    """Write a report. BadPathError when that cannot be."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(make())
+    except OSError as error:
+        raise BadPathError(f"cannot write the report {str(path)!r}: {error.strerror}") from error
+
+
 def _report(request: RunRequest, result: ExecResult, failures: list[ExecutorError]) -> int:
     """Say how it went, and the exit status: the script's own failure counts more than one to save."""
     status = arguments.exit_status(result)
@@ -175,7 +217,7 @@ def _report(request: RunRequest, result: ExecResult, failures: list[ExecutorErro
         console.error("the sandbox was lost while the script ran", "; ".join(result.warnings))
     for error in failures:
         console.error(error.message, error.hint)
-    result.warnings.extend(f"not saved: {error.message}" for error in failures)
+    result.warnings.extend(f"not written: {error.message}" for error in failures)
     if request.json:
         console.out_json(result.model_dump())
     return status or (arguments.FAILED if failures else 0)

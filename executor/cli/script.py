@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json as json_module
+import shlex
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
+from executor.cli import arguments, options
 from executor.cli.arguments import RunRequest, read_stdin
 from executor.errors import BadRequestError
 
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from executor.session import AsyncSession
     from executor.settings import Settings
 
-RUNTIMES = ("auto", "container", "local")
 STYLES = ("auto", "function", "cli")
 EPILOG = """A script is a function when it has a top-level run(input, ctx) (Python) or a default export that
 is a function (Node); everything else is a program, which reads the input on stdin. The exit status is that
@@ -42,14 +42,17 @@ class ScriptRequest(RunRequest):
     value: str | None = None
     """The input as it was written: JSON, `@FILE`, or `-` for stdin."""
     style: str = "auto"
-    workspace: Path | None = None
+    workspace: str | None = None
     workspace_write: bool = False
+
+    @property
+    def shown(self) -> str:
+        """The command for a person."""
+        return shlex.join([self.path, *self.words]) + (f" < {self.value}" if self.value else "")
 
 
 def command(
-    skill: Annotated[
-        str, typer.Argument(metavar="SKILL", help="A skill's name in the roots, or the path of its folder.")
-    ],
+    skill: options.Skill,
     path: Annotated[
         str, typer.Argument(metavar="SCRIPT", help="The script's path in the skill: scripts/report.py.")
     ],
@@ -63,97 +66,67 @@ def command(
     ] = None,
     style: Annotated[str, typer.Option(metavar="STYLE", help="auto, function or cli.")] = "auto",
     workspace: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Folder that the script may read.", show_default=False),
+        str | None,
+        typer.Option(
+            metavar="DIR|URL", help="Folder that the script may read, or a URL of fsspec.", show_default=False
+        ),
     ] = None,
     workspace_write: Annotated[
         bool, typer.Option("--workspace-write", help="Let it write and delete there too.")
     ] = False,
-    skills: Annotated[
-        list[str] | None,
-        typer.Option(metavar="ROOT", help="Folder that holds skills; repeatable.", show_default=False),
-    ] = None,
-    runtime: Annotated[
-        str | None,
-        typer.Option(metavar="RUNTIME", help="auto, container or local.", show_default=False),
-    ] = None,
-    image: Annotated[
-        str | None, typer.Option(metavar="IMAGE", help="As in `run`.", show_default=False)
-    ] = None,
-    input_: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--input", metavar="SRC[:DEST]", help="File or folder to stage; repeatable.", show_default=False
-        ),
-    ] = None,
-    output: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="GLOB",
-            help="Files to bring back; repeatable. [default: what it made or changed in out/]",
-            show_default=False,
-        ),
-    ] = None,
-    save: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Write the files below DIR, as DIR/out/...", show_default=False),
-    ] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Let --save replace files.")] = False,
-    env: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME=VALUE", help="A variable; repeatable.", show_default=False),
-    ] = None,
-    timeout: Annotated[
-        float | None,
-        typer.Option(metavar="SECONDS", help="End it after so long. [default: 30]", show_default=False),
-    ] = None,
-    memory: Annotated[
-        str | None, typer.Option(metavar="SIZE", help="Memory. [default: 1g]", show_default=False)
-    ] = None,
-    cpus: Annotated[
-        float | None, typer.Option(metavar="N", help="Processors. [default: 1]", show_default=False)
-    ] = None,
-    pids: Annotated[
-        int | None, typer.Option(metavar="N", help="Processes. [default: 128]", show_default=False)
-    ] = None,
-    disk: Annotated[
-        str | None, typer.Option(metavar="SIZE", help="Of /workspace. [default: 256m]", show_default=False)
-    ] = None,
-    session: Annotated[
-        str | None, typer.Option(metavar="ID", help="Keep the session's files.", show_default=False)
-    ] = None,
-    json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout and nothing else.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing on stderr but errors.")] = False,
+    skills: options.Skills = None,
+    runtime: options.Runtime = None,
+    image: options.Image = None,
+    input_: options.Inputs = None,
+    output: options.MadeOutputs = None,
+    save: options.Save = None,
+    overwrite: options.Overwrite = False,
+    html: options.Html = None,
+    env: options.Env = None,
+    allow_net: options.AllowNet = None,
+    timeout: options.ScriptTimeout = None,
+    memory: options.Memory = None,
+    cpus: options.Cpus = None,
+    pids: options.Pids = None,
+    disk: options.Disk = None,
+    session: options.Session = None,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
 ) -> Callable[[], int]:
     """Run a skill's script: a function of its input, or a program.
 
     Its stdout and stderr come out as they are written; a function's value follows on stdout as JSON.
     """
-    for option, value, choices in (("--style", style, STYLES), ("--runtime", runtime, RUNTIMES)):
-        if value is not None and value not in choices:
-            raise BadRequestError(f"{option} {value!r} is none of {', '.join(choices)}")
-    given = {"memory": memory, "cpus": cpus, "pids": pids, "disk": disk}
+    if style not in STYLES:
+        raise BadRequestError(f"--style {style!r} is none of {', '.join(STYLES)}")
     request = ScriptRequest(
-        skill=skill,
         path=path,
-        words=tuple(args or ()),
         value=input_json,
         style=style,
         workspace=workspace,
         workspace_write=workspace_write,
-        skills=tuple(skills or ()),
-        runtime=runtime,
-        image=image,
-        inputs=tuple(input_ or ()),
-        outputs=tuple(output or ()),
-        save=save,
-        overwrite=overwrite,
-        env=tuple(env or ()),
-        timeout=timeout,
-        limits={name: value for name, value in given.items() if value is not None},
-        session=session,
-        json=json,
-        quiet=quiet,
+        **options.request(
+            skill=skill,
+            words=tuple(args or ()),
+            skills=skills,
+            runtime=runtime,
+            image=image,
+            inputs=input_,
+            outputs=tuple(output or ()),
+            save=save,
+            overwrite=overwrite,
+            html=html,
+            env=env,
+            allow_net=allow_net,
+            timeout=timeout,
+            memory=memory,
+            cpus=cpus,
+            pids=pids,
+            disk=disk,
+            session=session,
+            json=json,
+            quiet=quiet,
+        ),
     )
 
     def action() -> int:
@@ -200,20 +173,15 @@ async def _execute(
     relay: Relay | None,
     settings: Settings,
 ) -> ExecResult:
-    from executor.bridge import Grant
-
     timeout = settings.script_timeout if request.timeout is None else request.timeout
     if relay is not None:
         relay.give_up_at = time.monotonic() + timeout + settings.grace
-    grant = None
-    if request.workspace is not None:
-        grant = Grant(root=request.workspace, workspace="read-write" if request.workspace_write else "read")
     result = await session.script(
         slug,
         request.path,
         input=value,
         args=request.words,
-        grant=grant,
+        grant=arguments.grant(request, root=request.workspace, write=request.workspace_write),
         timeout=timeout,
         style=cast("Style", request.style),
         env=env,

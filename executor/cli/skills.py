@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from executor.cli import console
+from executor.cli import console, fetching
 from executor.workspace.text import printable_name
 
 if TYPE_CHECKING:
@@ -40,31 +40,35 @@ class ListedFile:
 
 def list_skills(roots: Sequence[str], *, json: bool) -> int:
     """The skills of the roots, then what cannot be used and why."""
-    repository = _repository(roots)
+    fetching.show(warnings=False)  # all of them are in the list
+    repository = open_repository(roots)
     skills, problems = repository.skills(), repository.problems()
     if json:
         console.out_json(
             {
                 "skills": [{**_head(skill), "description": skill.document.description} for skill in skills],
-                "problems": [{"path": str(problem.path), "reason": problem.reason} for problem in problems],
+                "problems": [
+                    {"path": str(problem.path), "origin": problem.where, "reason": problem.reason}
+                    for problem in problems
+                ],
             }
         )
         return 0
     if skills:
-        rows = [(_title(skill), _one_line(skill.document.description), str(skill.path)) for skill in skills]
+        rows = [(_title(skill), _one_line(skill.document.description), skill.origin) for skill in skills]
         console.table(("NAME", "DESCRIPTION", "PATH"), rows, clipped="DESCRIPTION")
     else:
-        console.say("no skills in " + (", ".join(map(str, repository.roots)) or "any root"))
+        console.say("no skills in " + (", ".join(source.id for source in repository.sources) or "any root"))
     if problems:
         console.out(f"\n{len(problems)} {'problem' if len(problems) == 1 else 'problems'}:")
         for problem in problems:
-            console.out(printable_name(f"  {problem.path}: {problem.reason}"))
+            console.out(printable_name(f"  {problem.where}: {problem.reason}"))
     return 0
 
 
 def show_skill(name: str, roots: Sequence[str], *, json: bool) -> int:
     """Everything about one skill."""
-    skill = _repository(roots).find(name)
+    skill = open_repository(roots).find(name)
     document = skill.document
     files, more = _files(skill.path)
     if json:
@@ -82,6 +86,8 @@ def show_skill(name: str, roots: Sequence[str], *, json: bool) -> int:
         )
         return 0
     fields: list[tuple[str, str]] = [("name", skill.name), ("folder", skill.slug), ("path", str(skill.path))]
+    if skill.origin != str(skill.place):
+        fields.append(("from", skill.origin))
     for heading, attribute in FIELDS.items():
         value = getattr(document, attribute)
         fields.append((heading, value if isinstance(value, str) else ", ".join(value)))
@@ -105,7 +111,8 @@ def show_skill(name: str, roots: Sequence[str], *, json: bool) -> int:
     return 0
 
 
-def _repository(roots: Sequence[str]) -> Repository:
+def open_repository(roots: Sequence[str]) -> Repository:
+    """The repository of these roots, or of the default ones when there are none."""
     from executor.settings import load
     from executor.skills.repository import Repository
 
@@ -113,7 +120,7 @@ def _repository(roots: Sequence[str]) -> Repository:
 
 
 def _head(skill: Skill) -> dict[str, str]:
-    return {"slug": skill.slug, "name": skill.name, "path": str(skill.path)}
+    return {"slug": skill.slug, "name": skill.name, "path": str(skill.place), "origin": skill.origin}
 
 
 def _title(skill: Skill) -> str:

@@ -406,14 +406,10 @@ def _tell_skills(report: Report) -> None:
 
 
 def _write_reports(request: TestRequest, report: Report) -> None:
-    from executor.errors import BadPathError
+    from executor.cli.run import write_report
 
     for path, make in _reports(request, report):
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(make())
-        except OSError as error:
-            raise BadPathError(f"cannot write the report {str(path)!r}: {error.strerror}") from error
+        write_report(path, make)
 
 
 def _reports(request: TestRequest, report: Report) -> Iterable[tuple[Path, Callable[[], bytes]]]:

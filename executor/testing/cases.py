@@ -1,8 +1,7 @@
-"""Case files, `<skill>/tests/*.yaml`: what can stand in one, and how it is read.
+"""Reads case files, `<skill>/tests/*.yaml`; what can stand in one is in `form.py`.
 
-The models below are the form; `schema.py` makes the published JSON Schema of them. Reading checks everything
-that can be checked without a sandbox, so that a mistake in a file is an error with its line and never a case
-that passes by accident. Nothing is run here.
+Reading checks everything that can be checked without a sandbox, so that a mistake in a file is an error with
+its line and never a case that passes by accident. Nothing is run here.
 
 Fixtures are paths beside the case file. They have to lie in the folder that holds the skill (so that skills
 can share data), wherever their links lead: a case file from a stranger reads nothing else of the host.
@@ -15,156 +14,24 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import ValidationError
 
-from executor.errors import BadPathError, BadRequestError
+from executor.bridge.scripts import check_path
+from executor.errors import BadPathError, BadRequestError, GrantError
 from executor.models import Limits
 from executor.skills.document import slug
+from executor.testing.fakes import FakeTools
+from executor.testing.form import Case, FileExpectation, StdinFile, TextExpectation
 from executor.workspace import globs, layout
 
 MAX_BYTES = 1 << 20  # of a case file
 MAX_NODES = 100_000  # of YAML, aliases counted each time they are used
 MAX_FIXTURE = 64 << 20
 
-LimitName = Literal["memory", "cpus", "pids", "open_files", "disk", "inodes", "tmp", "shm"]
-CaseRuntime = Literal["local", "container"]
-
 _PLACEHOLDER = re.compile(r"\{\{\s*([A-Za-z_]\w*)\s*\}\}")
-
-
-class _Model(BaseModel):
-    # A parameter may be a number where text is asked for: `stdout: "{{n}}"`.
-    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True, coerce_numbers_to_str=True)
-
-
-Words = Annotated[tuple[str, ...], Field(min_length=1)]
-OneOrMore = str | Words
-
-
-class Range(_Model):
-    """A number between two others, both included."""
-
-    min: int | None = Field(None, ge=0)
-    max: int | None = Field(None, ge=0)
-
-
-Number = Annotated[int, Field(ge=0)] | Range
-
-
-class TextExpectation(_Model):
-    """What a text has to be like; all that is given has to hold."""
-
-    equals: str | None = None
-    """The whole text. A missing line feed at the end is forgiven."""
-    contains: OneOrMore | None = None
-    """Text that is in it, or several."""
-    matches: OneOrMore | None = None
-    """A Python regular expression that is found in it, or several; `^` and `$` match at lines."""
-    json_: Any = Field(None, alias="json")
-    """The text is JSON, and this is a part of it: a map may have more keys, a list has the same items."""
-    golden: str | None = None
-    """A file beside the case file with the whole text; `executor test --update` rewrites it."""
-
-
-class ImageExpectation(_Model):
-    """Size of a picture in pixels: PNG, JPEG, GIF, WebP, BMP, and SVG with width and height or a viewBox."""
-
-    width: Number | None = None
-    height: Number | None = None
-
-
-class FileExpectation(_Model):
-    """Files that the run has to leave, whatever its exit status; all that is given has to hold for each."""
-
-    glob: str = Field(min_length=1)
-    """As for `executor run --output`: relative to the workspace or the skill's folder."""
-    count: Number | None = None
-    """How many there are. Default: at least one; 0 means that there is none."""
-    mime: OneOrMore | None = None
-    """The media type, or several that will do."""
-    size: Number | None = None
-    """In bytes."""
-    sha256: str | None = Field(None, pattern=r"^[0-9a-f]{64}$")
-    """Of the whole file, in small hexadecimal letters."""
-    contains: OneOrMore | None = None
-    matches: OneOrMore | None = None
-    json_: Any = Field(None, alias="json")
-    image: ImageExpectation | None = None
-    golden: str | None = None
-    """A file beside the case file with the same bytes; `executor test --update` rewrites it."""
-
-
-class Expect(_Model):
-    """What has to come of a run."""
-
-    exit: int | Annotated[tuple[int, ...], Field(min_length=1)] = 0
-    """The exit status, or several that will do: the script's own; 124 on timeout, 137 out of memory."""
-    stdout: str | TextExpectation | None = None
-    """A plain string is the whole text."""
-    stderr: str | TextExpectation | None = None
-    files: tuple[FileExpectation, ...] = ()
-
-
-class InlineText(_Model):
-    """A file whose text stands in the case file."""
-
-    text: str
-
-
-class StdinFile(_Model):
-    """What the script reads comes from a fixture."""
-
-    file: str
-
-
-class Case(_Model):
-    """One run of a skill and what has to come of it."""
-
-    name: str = Field(min_length=1, max_length=200)
-    run: str | None = Field(None, min_length=1)
-    """A shell line, as it is typed in the skill's folder."""
-    argv: Words | None = None
-    """A command and its arguments, instead of `run`."""
-    inputs: dict[str, str | InlineText] = {}
-    """Path in the workspace → file or folder beside the case file, or `{text: ...}`."""
-    env: dict[str, str] = {}
-    stdin: str | StdinFile | None = None
-    """What the script reads: text, or `{file: ...}`. Default: nothing."""
-    timeout: float | None = Field(None, gt=0, le=7 * 86400)
-    """Seconds. Default: `--timeout`, else 30."""
-    limits: dict[LimitName, int | float | str] = {}
-    """As the options of `executor run`: `memory: 256m`, `pids: 32`."""
-    runtime: CaseRuntime | tuple[CaseRuntime, ...] | None = None
-    """Only on this runtime; on others the case is skipped. Default: on each."""
-    image: str | None = None
-    """Instead of the image that the command or the settings name."""
-    retries: int = Field(0, ge=0, le=10)
-    """More attempts after a failure. A case that needs one passes, and is marked as flaky."""
-    skip: str | None = Field(None, min_length=1)
-    """Do not run it, and why."""
-    parametrize: tuple[dict[str, str | int | float | bool], ...] | None = Field(None, min_length=1)
-    """Once for each map, whose values stand for `{{key}}` anywhere in the case."""
-    expect: Expect = Expect()
-
-    @model_validator(mode="after")
-    def _one_command(self) -> Case:
-        if (self.run is None) == (self.argv is None):
-            raise ValueError("give either `run` or `argv`")
-        return self
-
-    @property
-    def command(self) -> str | list[str]:
-        """As `AsyncSession.exec` takes it."""
-        return self.run if self.run is not None else list(self.argv or ())
-
-
-class CaseFile(_Model):
-    """A file `tests/*.yaml` of a skill."""
-
-    cases: tuple[Case, ...] = Field(min_length=1)
 
 
 @dataclass(frozen=True)
@@ -381,6 +248,8 @@ def _check(file: Path, skill: Path, case: Case, lines: Mapping[_Path, int], inde
         return lines.get(("cases", index, *path), lines.get(("cases", index), 1))
 
     checked: list[tuple[int, Any]] = [
+        (line("tools"), lambda: FakeTools(case.answers)),
+        (line("script"), lambda: _script(skill, case.script)),
         (line("limits"), lambda: Limits.model_validate({**Limits().model_dump(), **case.limits})),
         *((line("inputs"), lambda dest=dest: layout.absolute(dest)) for dest in case.inputs),
         *((line(), lambda path=path: _existing(file, skill, path)) for path in _named_fixtures(case)),
@@ -399,7 +268,7 @@ def _check(file: Path, skill: Path, case: Case, lines: Mapping[_Path, int], inde
     for where, check in checked:
         try:
             check()
-        except BadPathError as error:
+        except (BadPathError, GrantError) as error:
             raise _error(file, where, error.message, error.hint) from None
         except ValidationError as error:
             first = error.errors()[0]
@@ -407,6 +276,13 @@ def _check(file: Path, skill: Path, case: Case, lines: Mapping[_Path, int], inde
             raise _error(file, where, f"{'.'.join(map(str, first['loc']))}: {message}") from None
         except re.error as error:
             raise _error(file, where, f"{error.pattern!r} is no regular expression: {error.msg}") from None
+
+
+def _script(skill: Path, path: str | None) -> None:
+    if path is not None:
+        check_path(path)
+        if not (skill / path).is_file():
+            raise BadPathError(f"there is no script {path!r} in the skill")
 
 
 def _named_fixtures(case: Case) -> Iterator[str]:

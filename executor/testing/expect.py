@@ -8,40 +8,24 @@ from __future__ import annotations
 import difflib
 import itertools
 import json
-import math
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel
-
+from executor.bridge.scripts import ScriptResult
 from executor.models import ExecResult
 from executor.testing import pictures
-from executor.testing.cases import FileExpectation, Instance, Number, OneOrMore, Range, TextExpectation
+from executor.testing.cases import Instance
+from executor.testing.form import FileExpectation, OneOrMore, Range, ResultExpectation, TextExpectation
+from executor.testing.matching import SHOWN, Mismatch, counted, subset, within
+from executor.testing.results import ending
 from executor.workspace import globs, layout
 
-SHOWN = 400  # characters of a value in a message
 DIFF_LINES = 80  # of a diff
 MAX_DIFFED = 20_000  # lines; the time of a diff grows with their square
 MAX_JSON_MISMATCHES = 10
-
-
-class Mismatch(BaseModel):
-    """One thing that was not as expected."""
-
-    where: str
-    """`exit`, `stdout`, or `files out/*.svg`."""
-    expected: str
-    got: str
-    diff: str = ""
-    """From the expected to what came, for texts of several lines."""
-
-    @property
-    def reason(self) -> str:
-        """In one sentence."""
-        return f"{self.where}: expected {self.expected}, got {self.got}"
 
 
 @dataclass(frozen=True)
@@ -72,7 +56,7 @@ def compare(instance: Instance, result: ExecResult, files: Sequence[Produced]) -
     goldens: list[tuple[Path, bytes]] = []
     wanted = expect.exit if isinstance(expect.exit, tuple) else (expect.exit,)
     if result.exit_code not in wanted:
-        found.append(Mismatch(where="exit", expected=_either(map(str, wanted)), got=_ending(result)))
+        found.append(Mismatch(where="exit", expected=_either(map(str, wanted)), got=ending(result)))
     for where in ("stdout", "stderr"):
         text = getattr(expect, where)
         if text is None:
@@ -85,15 +69,11 @@ def compare(instance: Instance, result: ExecResult, files: Sequence[Produced]) -
             _against_golden(
                 where, instance.golden(text.golden), getattr(result, where).encode(), found, goldens
             )
+    if expect.result is not None:
+        found += _result(expect.result, result)
     for item in expect.files:
         found += _files(instance, item, result, files, goldens)
     return Outcome(tuple(found), tuple(goldens))
-
-
-def _ending(result: ExecResult) -> str:
-    code = "no exit status" if result.exit_code is None else str(result.exit_code)
-    said = {"ok": "", "error": f" (signal {result.signal})" if result.signal else ""}
-    return code + said.get(result.status, f" ({result.status})")
 
 
 # --- text ---------------------------------------------------------------------------------------------------
@@ -177,44 +157,21 @@ def _json(where: str, wanted: Any, text: str) -> Iterable[Mismatch]:
         yield Mismatch(where=f"{where} {path}", expected=expected, got=got)
 
 
-def subset(wanted: Any, found: Any, path: str = "$") -> Iterable[tuple[str, str, str]]:
-    """(path, expected, got) where `wanted` is no part of `found`.
-
-    A map may have more keys; a list has as many items, each a part of its counterpart; numbers are compared
-    to nine digits, true and false are no numbers.
-    """
-    if isinstance(wanted, dict):
-        if not isinstance(found, dict):
-            yield path, "a map", _json_text(found)
-            return
-        for key, value in wanted.items():
-            if str(key) not in found:
-                yield f"{path}.{key}", _json_text(value), "nothing"
-            else:
-                yield from subset(value, found[str(key)], f"{path}.{key}")
-    elif isinstance(wanted, list):
-        if not isinstance(found, list):
-            yield path, "a list", _json_text(found)
-        elif len(wanted) != len(found):
-            yield path, f"{len(wanted)} items", f"{len(found)}: {_json_text(found)}"
-        else:
-            for index, pair in enumerate(zip(wanted, found, strict=True)):
-                yield from subset(*pair, f"{path}[{index}]")
-    elif not _same(wanted, found):
-        yield path, _json_text(wanted), _json_text(found)
-
-
-def _same(wanted: Any, found: Any) -> bool:
-    if isinstance(wanted, bool) or isinstance(found, bool):
-        return wanted is found
-    if isinstance(wanted, int | float) and isinstance(found, int | float):
-        return wanted == found or math.isclose(wanted, found, rel_tol=1e-9)
-    return type(wanted) is type(found) and bool(wanted == found)
-
-
-def _json_text(value: Any) -> str:
-    text = json.dumps(value, ensure_ascii=False, default=str)
-    return text if len(text) <= SHOWN else text[: SHOWN - 3] + "..."
+def _result(wanted: ResultExpectation, result: ExecResult) -> Iterable[Mismatch]:
+    """Of a function's value. A program has none, and neither has a function that failed."""
+    if not isinstance(result, ScriptResult) or result.style != "function":
+        yield Mismatch(where="result", expected="the value of a function", got="a program, which has none")
+    elif result.error is not None:
+        got = f"{result.error.code}: {result.error.message}"
+        yield Mismatch(where="result", expected="a value", got=_quoted(got))
+    else:
+        found: list[tuple[str, str, str]] = []
+        if "equals" in wanted.model_fields_set:
+            found += subset(wanted.equals, result.result, whole=True)
+        if "json_" in wanted.model_fields_set:
+            found += subset(wanted.json_, result.result)
+        for path, expected, got in found[:MAX_JSON_MISMATCHES]:
+            yield Mismatch(where=f"result {path}", expected=expected, got=got)
 
 
 # --- files --------------------------------------------------------------------------------------------------
@@ -232,12 +189,12 @@ def _files(
     compiled = globs.compile_globs([item.glob], variables=variables, skill=instance.slug)
     matched = [file for file in files if any(glob.matches(_absolute(file.path)) for glob in compiled)]
     count = item.count if item.count is not None else Range(min=1)
-    if not _within(count, len(matched)):
+    if not within(count, len(matched)):
         names = ", ".join(file.path for file in matched) or "there are " + (
             ", ".join(file.path for file in files[:10]) or "no files"
         )
         yield Mismatch(
-            where=where, expected=f"{_range(count)} files", got=f"{len(matched)} ({names[:SHOWN]})"
+            where=where, expected=f"{counted(count)} files", got=f"{len(matched)} ({names[:SHOWN]})"
         )
     for file in matched:
         yield from _file(f"files {file.path}", item, file)
@@ -258,8 +215,8 @@ def _absolute(path: str) -> str:
 def _file(where: str, item: FileExpectation, file: Produced) -> Iterable[Mismatch]:
     if item.mime is not None and file.mime not in _several(item.mime):
         yield Mismatch(where=where, expected=_either(_several(item.mime)), got=file.mime)
-    if item.size is not None and not _within(item.size, file.size):
-        yield Mismatch(where=where, expected=f"{_range(item.size)} bytes", got=f"{file.size:,}")
+    if item.size is not None and not within(item.size, file.size):
+        yield Mismatch(where=where, expected=f"{counted(item.size)} bytes", got=f"{file.size:,}")
     if item.sha256 is not None and file.sha256 != item.sha256:
         yield Mismatch(where=where, expected=f"SHA-256 {item.sha256}", got=file.sha256 or "none")
     checks: list[Callable[[bytes], Iterable[Mismatch]]] = []
@@ -292,22 +249,8 @@ def _image(where: str, item: FileExpectation, data: bytes) -> Iterable[Mismatch]
     for name, wanted, got in zip(
         ("width", "height"), (item.image.width, item.image.height), found, strict=True
     ):
-        if wanted is not None and not _within(wanted, got):
-            yield Mismatch(where=where, expected=f"{name} {_range(wanted)}", got=str(got))
-
-
-def _within(wanted: Number, got: int) -> bool:
-    if isinstance(wanted, int):
-        return got == wanted
-    return (wanted.min is None or got >= wanted.min) and (wanted.max is None or got <= wanted.max)
-
-
-def _range(wanted: Number) -> str:
-    if isinstance(wanted, int):
-        return f"{wanted:,}"
-    if wanted.min is not None and wanted.max is not None:
-        return f"{wanted.min:,} to {wanted.max:,}"
-    return f"at least {wanted.min:,}" if wanted.min is not None else f"at most {wanted.max or 0:,}"
+        if wanted is not None and not within(wanted, got):
+            yield Mismatch(where=where, expected=f"{name} {counted(wanted)}", got=str(got))
 
 
 # --- golden files -------------------------------------------------------------------------------------------

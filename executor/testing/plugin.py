@@ -108,6 +108,8 @@ class CaseItem(pytest.Item):
             pytest.skip(printable_name(result.reason))
         if result.verdict != "passed":
             raise CaseFailedError(result)
+        if result.flaky:
+            self.warn(pytest.PytestWarning(f"flaky: passed at attempt {result.attempts}"))
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
         """The reasons, diffs and output, instead of a traceback of ours."""

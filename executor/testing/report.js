@@ -52,7 +52,10 @@
   document.addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey) return;
     if (event.target === search) {
-      if (event.key === "Escape") search.blur();
+      if (event.key === "Escape") {
+        event.preventDefault(); // the search stays, so that j and k step through what it found
+        search.blur();
+      }
       return;
     }
     if (event.key === "/") { event.preventDefault(); search.focus(); }

@@ -21,6 +21,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from executor.bridge.scripts import ScriptResult
 from executor.models import ExecResult, OutputFile
 from executor.testing import pictures
 from executor.testing.results import CaseResult, Report
@@ -78,10 +79,11 @@ def _page(report: Report) -> Iterator[str]:
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         '<meta name="referrer" content="no-referrer">\n'
-        f"<title>Skill tests: {title}</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n"
+        f"<title>{_e(report.title)}: {title}</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n"
     )
-    yield "<header>\n<h1>Skill tests</h1>\n"
-    when = f"{_e(report.started)} · {_seconds(report.duration_ms)} · {report.jobs} at a time"
+    yield f"<header>\n<h1>{_e(report.title)}</h1>\n"
+    at_a_time = f" · {report.jobs} at a time" if report.jobs > 1 else ""
+    when = f"{_e(report.started)} · {_seconds(report.duration_ms)}{at_a_time}"
     yield f'<p class="dim">{when}</p>\n'
     yield '<p class="counts">'
     yield "".join(
@@ -152,7 +154,8 @@ def _case(result: CaseResult) -> Iterator[str]:
         f'<span class="name">{_e(result.name)}{tags}</span>'
         f'<span class="time">{_seconds(result.duration_ms)}</span></summary>\n<div class="body">\n'
     )
-    yield f'<p class="dim">{_e(result.file)}:{result.line}</p>\n<pre>{_text(result.command[:2000])}</pre>\n'
+    line = f":{result.line}" if result.line else ""
+    yield f'<p class="dim">{_e(result.file)}{line}</p>\n<pre>{_text(result.command[:2000])}</pre>\n'
     if result.reasons:
         reasons = "".join(f"<li>{_e(reason, 2000)}</li>" for reason in result.reasons)
         yield f"<h3>{'Skipped' if result.verdict == 'skipped' else 'Why'}</h3><ul>{reasons}</ul>\n"
@@ -175,6 +178,8 @@ def _result(result: ExecResult) -> Iterator[str]:
             size = getattr(result, f"{name}_bytes")
             cut = " (cut)" if getattr(result, f"{name}_truncated") else ""
             yield f"<h3>{name}, {size:,} bytes{cut}</h3><pre>{_coloured(text)}</pre>\n"
+    if isinstance(result, ScriptResult):
+        yield from _of_a_script(result)
     if result.files:
         yield f"<h3>Files ({len(result.files)})</h3>\n"
         for file in result.files[:MAX_FILES]:
@@ -195,6 +200,19 @@ def _result(result: ExecResult) -> Iterator[str]:
     if result.warnings:
         warnings = "".join(f"<li>{_e(warning, 1000)}</li>" for warning in result.warnings)
         yield f"<ul>{warnings}</ul>\n"
+
+
+def _of_a_script(result: ScriptResult) -> Iterator[str]:
+    if result.style == "function" and result.error is None:
+        text = json.dumps(result.result, ensure_ascii=False, indent=2)
+        yield f"<h3>Result</h3>{_json(text) or f'<pre>{_text(_bounded(text))}</pre>'}\n"
+    if result.tool_calls:
+        yield "<h3>Calls of tools</h3><ul>"
+        for call in result.tool_calls[:MAX_FILES]:
+            yield f"<li><code>{_e(call.name)}</code> {_e(call.code or 'ok')}, {call.ms} ms</li>"
+        if len(result.tool_calls) > MAX_FILES:
+            yield f"<li>and {len(result.tool_calls) - MAX_FILES:,} more</li>"
+        yield "</ul>\n"
 
 
 # --- text ---------------------------------------------------------------------------------------------------

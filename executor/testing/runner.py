@@ -8,32 +8,34 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
+import logging
 import os
-import platform
-import re
-import shlex
+import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from executor.errors import BadRequestError, ExecutorError
 from executor.executor import AsyncExecutor
 from executor.models import ExecResult, Limits, OutputFile, OutputLimits
 from executor.session import AsyncSession
-from executor.settings import Settings
-from executor.testing.cases import InlineText, Instance, StdinFile, discover
+from executor.settings import PoolSettings, Settings
+from executor.testing.cases import Instance, discover
 from executor.testing.coverage import coverage
 from executor.testing.expect import Outcome, Produced, compare
-from executor.testing.results import CaseResult, Report
-from executor.workspace import outputs, text
+from executor.testing.fakes import FakeTools
+from executor.testing.form import InlineText, StdinFile
+from executor.testing.kept import keep
+from executor.testing.results import CaseResult, Report, for_report, this_machine
+from executor.workspace import outputs
 
+AHEAD = 2  # sandboxes ready for the next cases; more only take processors from those that run
 COLLECTED = OutputLimits(max_files=1000, inline_bytes=8 << 20, max_total_bytes=64 << 20)
-SHOWN_OUTPUT = 64 << 10  # bytes of stdout and of stderr in a report
-SHOWN_FILE = 256 << 10  # a larger file is in a report without its content
-SHOWN_FILES = 2 << 20  # content of all files of one case together
+
+log = logging.getLogger("executor.testing")
 
 OnResult = Callable[[CaseResult], None]
 
@@ -74,6 +76,7 @@ class _Machine:
 @dataclass
 class _Run:
     plan: Plan
+    settings: Settings
     on_result: OnResult | None
     machines: dict[tuple[str, str | None], _Machine] = field(default_factory=dict)
     opening: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -87,20 +90,28 @@ async def run(plan: Plan, on_result: OnResult | None = None) -> Report:
     report = Report(
         version=plan.version, started=datetime.now(UTC).isoformat(timespec="seconds"), jobs=plan.jobs
     )
-    state = _Run(plan, on_result)
+    state = _Run(plan, plan.settings, on_result)
+    # Checkpoints of failed cases are on their way to `keep_failed`, and not for the operator's own store.
+    store = tempfile.TemporaryDirectory(prefix="executor-test-")
+    state.settings = plan.settings.model_copy(update={"state_dir": store.name})
     try:
-        cells = []
-        for runtime in dict.fromkeys(plan.runtimes):
-            machine = await _machine(state, runtime, None)
-            cells += [(instance, runtime, machine.name) for instance in plan.instances]
+        names = {
+            runtime: (await _machine(state, runtime, None)).name for runtime in dict.fromkeys(plan.runtimes)
+        }
         gate = asyncio.Semaphore(plan.jobs)
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(_gated(gate, state, *cell)) for cell in cells]
-        report.results = [task.result() for task in tasks]
+            # In turn, so that no runtime waits until another has had all its cases; the gate keeps the order.
+            tasks = [
+                (group.create_task(_gated(gate, state, instance, runtime, name)), runtime)
+                for instance in plan.instances
+                for runtime, name in names.items()
+            ]
+        report.results = [task.result() for wanted in names for task, runtime in tasks if runtime == wanted]
         report.environment = _environment(state)
     finally:
         for machine in state.machines.values():
             await machine.executor.close()
+        await asyncio.to_thread(store.cleanup)
     report.coverage = [
         coverage(
             skill,
@@ -130,7 +141,9 @@ async def _machine(state: _Run, runtime: str, image: str | None) -> _Machine:
     key = (runtime, image)
     async with state.opening:
         if key not in state.machines:
-            executor = AsyncExecutor(settings=state.plan.settings, runtime=runtime, image=image)
+            executor = AsyncExecutor(
+                settings=state.settings, runtime=runtime, image=image, pool=_pool(state, image)
+            )
             try:
                 name = await executor.choose_runtime()
             except BaseException:
@@ -140,8 +153,19 @@ async def _machine(state: _Run, runtime: str, image: str | None) -> _Machine:
         return state.machines[key]
 
 
+def _pool(state: _Run, image: str | None) -> PoolSettings:
+    """Sandboxes started while other cases run: what the operator says, else a few, and never more than there
+    are cases to take them.
+    """
+    given = state.settings.pool
+    if given.size or given.max:
+        return given
+    takers = sum(not item.case.limits and item.case.image == image for item in state.plan.instances)
+    return given.model_copy(update={"size": max(0, min(AHEAD, takers - state.plan.jobs))})
+
+
 def _environment(state: _Run) -> dict[str, str]:
-    found = {"python": platform.python_version(), "platform": platform.platform(terse=True)}
+    found = this_machine()
     for (_runtime, image), machine in state.machines.items():
         label = f"runtime {machine.name}" + (f", image {image}" if image else "")
         found[label] = machine.why
@@ -173,8 +197,12 @@ async def _case(state: _Run, instance: Instance, runtime: str, name: str) -> Cas
         began = time.monotonic()
         try:
             await _attempt(state, instance, runtime, result)
-        except (ExecutorError, OSError) as error:
-            result.verdict, result.reason, result.mismatches = "error", " ".join(str(error).split()), []
+        except Exception as error:
+            said = " ".join(str(error).split())
+            if not isinstance(error, ExecutorError | OSError):  # a fault of ours costs one case, not all
+                log.exception("%s failed inside the executor", result.title)
+                said = f"{type(error).__name__}: {said}"
+            result.verdict, result.reason, result.mismatches = "error", said, []
         result.duration_ms = int((time.monotonic() - began) * 1000)
         if result.verdict == "passed":
             result.flaky = attempt > 1
@@ -183,7 +211,6 @@ async def _case(state: _Run, instance: Instance, runtime: str, name: str) -> Cas
 
 
 def _blank(instance: Instance, runtime: str) -> CaseResult:
-    command = instance.case.command
     shown = os.path.relpath(instance.file)
     return CaseResult(
         id=instance.id,
@@ -192,7 +219,7 @@ def _blank(instance: Instance, runtime: str) -> CaseResult:
         runtime=runtime,
         file=(str(instance.file) if shown.startswith("..") else shown).replace(os.sep, "/"),
         line=instance.line,
-        command=command if isinstance(command, str) else shlex.join(command),
+        command=instance.case.shown,
         verdict="skipped",
     )
 
@@ -209,33 +236,42 @@ async def _attempt(state: _Run, instance: Instance, runtime: str, into: CaseResu
         for dest, source in case.inputs.items():
             content = source.text if isinstance(source, InlineText) else instance.fixture(source)
             await session.put(dest, content)
-        stdin: str | bytes | None = None
-        if isinstance(case.stdin, StdinFile):
-            stdin = instance.fixture(case.stdin.file).read_bytes()
-        elif case.stdin is not None:
-            stdin = case.stdin
-        result = await session.exec(
-            case.command,
-            skill=instance.skill,
-            env=dict(case.env),
-            stdin=stdin,
-            timeout=case.timeout or plan.timeout or plan.settings.script_timeout,
-            outputs=list(dict.fromkeys([*(item.glob for item in case.expect.files), "out/**"])),
-            output_limits=COLLECTED,
-        )
+        fakes = FakeTools(case.answers)
+        result = await _execute(session, instance, fakes, plan)
         into.result = result
         if result.status == "lost":
             into.verdict, into.reason = "error", "the sandbox was lost: " + "; ".join(result.warnings)
             return
         outcome = compare(instance, result, [_produced(file) for file in result.files])
+        outcome = replace(outcome, mismatches=(*outcome.mismatches, *fakes.mismatches()))
         _judge(plan, instance, outcome, into)
         if into.verdict == "failed" and plan.keep_failed is not None:
-            into.kept = str(await _keep(session, plan.keep_failed, into, result))
+            into.kept = str(await keep(session, machine.executor.store, plan.keep_failed, into, result))
     finally:
         with contextlib.suppress(ExecutorError):
             await session.close()
         if into.result is not None:
-            into.result = _for_report(into.result, previews=plan.previews)
+            into.result = for_report(into.result, previews=plan.previews)
+
+
+async def _execute(session: AsyncSession, instance: Instance, fakes: FakeTools, plan: Plan) -> ExecResult:
+    """Run the command or the script of a case."""
+    case = instance.case
+    options: dict[str, Any] = {
+        "env": dict(case.env),
+        "timeout": case.timeout or plan.timeout or plan.settings.script_timeout,
+        "outputs": list(dict.fromkeys([*(item.glob for item in case.expect.files), "out/**"])),
+        "output_limits": COLLECTED,
+        "grant": fakes.grant,
+    }
+    if case.script is not None:
+        return await session.script(instance.skill, case.script, input=case.input, args=case.args, **options)
+    stdin: str | bytes | None = None
+    if isinstance(case.stdin, StdinFile):
+        stdin = instance.fixture(case.stdin.file).read_bytes()
+    elif case.stdin is not None:
+        stdin = case.stdin
+    return await session.exec(case.command, skill=instance.skill, stdin=stdin, **options)
 
 
 def _judge(plan: Plan, instance: Instance, outcome: Outcome, into: CaseResult) -> None:
@@ -254,42 +290,3 @@ def _judge(plan: Plan, instance: Instance, outcome: Outcome, into: CaseResult) -
 def _produced(file: OutputFile) -> Produced:
     content = None if file.truncated else outputs.decode(file)
     return Produced(file.path, file.size, file.mime, file.sha256, content)
-
-
-def _for_report(result: ExecResult, *, previews: bool) -> ExecResult:
-    """A copy with what a report can show."""
-    made = ExecResult.model_validate(result.model_dump(exclude={"files"}))
-    for name in ("stdout", "stderr"):
-        raw = getattr(result, name).encode("utf-8", "replace")
-        shown, cut = text.clip(raw, raw, len(raw), SHOWN_OUTPUT)
-        setattr(made, name, shown)
-        setattr(made, f"{name}_truncated", cut or getattr(result, f"{name}_truncated"))
-    room = SHOWN_FILES if previews else 0
-    for file in result.files:
-        kept = OutputFile.model_validate(file.model_dump())
-        if kept.content is not None and (kept.size > SHOWN_FILE or kept.size > room):
-            kept.content, kept.truncated = None, True
-        elif kept.content is not None:
-            room -= kept.size
-        made.files.append(kept)
-    return made
-
-
-async def _keep(session: AsyncSession, folder: Path, case: CaseResult, result: ExecResult) -> Path:
-    """Write what the session holds below `folder`. Returns where."""
-    name = re.sub(r"[^A-Za-z0-9._-]+", "-", f"{case.skill}--{case.name}--{case.runtime}").strip("-.")[:120]
-    target = folder / name
-    number = 1
-    while target.exists():
-        number += 1
-        target = folder / f"{name}-{number}"
-    target.mkdir(parents=True)
-    (target / "stdout").write_text(result.stdout, "utf-8", errors="replace")
-    (target / "stderr").write_text(result.stderr, "utf-8", errors="replace")
-    (target / "case.json").write_text(json.dumps(case.model_dump(exclude={"result"}), indent=2), "utf-8")
-    (target / "result.json").write_text(json.dumps(result.model_dump(exclude={"files"}), indent=2), "utf-8")
-    limits = OutputLimits(max_files=10_000, inline_bytes=0, max_total_bytes=0)
-    for file in await session.collect("/workspace/**", limits=limits):
-        with contextlib.suppress(ExecutorError, OSError):  # one bad name does not cost the others
-            await file.save(target / "workspace")
-    return target

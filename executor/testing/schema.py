@@ -11,7 +11,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from executor.testing.cases import CaseFile
+from executor.testing.form import CaseFile
 
 FILE = Path(__file__).with_name("cases.schema.json")
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
