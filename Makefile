@@ -18,7 +18,7 @@ BENCH_ARGS ?=
 DEMO_COMMAND = $(BIN)/executor run sales-report --skills skills --input skills/data/us-population.csv \
 	--output 'out/**' --save demo-out -- python3 scripts/report.py inputs/us-population.csv
 
-.PHONY: help setup setup-test demo test retest lint format bench soak images lock clean engine-start engine-stop
+.PHONY: help setup setup-test demo test retest lint format rows bench bench-peers soak test-office lock-office images lock clean engine-start engine-stop
 
 help: ## this list
 	@echo "make TARGET, where TARGET is one of"
@@ -46,11 +46,27 @@ lint: setup ## ruff and mypy
 format: setup ## let ruff lay out the code
 	@$(BIN)/ruff check --fix-only --quiet . ; $(BIN)/ruff format .
 
+rows: setup ## docs/rows.md anew: which tests hold which promise of other systems
+	@$(PYTHON) dev/rows.py
+
 bench: setup ## measure starts, runs and transfers
-	@$(ENGINE) -- $(BASH_C) '$(IMAGES) && $(PYTHON) tests/bench/bench.py $(BENCH_ARGS) && $(PYTHON) tests/bench/bridge.py'
+	@$(ENGINE) -- $(BASH_C) '$(IMAGES) \
+		&& $(PYTHON) -m tests.bench.bench --json docs/bench.json --svg docs/bench.svg $(BENCH_ARGS) \
+		&& $(PYTHON) tests/bench/bridge.py && $(PYTHON) -m tests.bench.scale'
+
+bench-peers: setup ## the same jobs by other packages, each in an environment of its own
+	@$(ENGINE) -- $(BASH_C) '$(IMAGES) && $(PYTHON) -m tests.bench.peers $(BENCH_ARGS)'
 
 soak: setup ## the same, for a long time
-	@$(ENGINE) -- $(BASH_C) '$(IMAGES) && EXECUTOR_SOAK=1 $(BIN)/pytest tests/unit tests/hostile $(PYTEST_ARGS)'
+	@$(ENGINE) -- $(BASH_C) '$(IMAGES) && EXECUTOR_SOAK=1 $(BIN)/pytest tests/unit tests/hostile $(PYTEST_ARGS) \
+		&& EXECUTOR_SOAK=1 $(BIN)/pytest tests/conformance/test_executor_test.py -k side_by_side --timeout 7200'
+
+test-office: setup-test ## build images/office (large) and test each of its tools on both runtimes
+	@$(ENGINE) -- $(BASH_C) '$(IMAGES) && $(PYTHON) -m executor.images build office \
+		&& EXECUTOR_OFFICE=1 EXECUTOR_REQUIRE_RUNTIMES=local,container $(BIN)/pytest tests/office'
+
+lock-office: setup-test ## resolve the packages of images/office anew
+	@$(ENGINE) --optional -- $(BASH_C) '$(IMAGES) && $(PYTHON) dev/lock_image.py office sharp'
 
 images: setup ## the image on the engine and the root filesystem
 	@$(ENGINE) --optional -- $(IMAGES)

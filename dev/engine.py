@@ -202,38 +202,39 @@ class PrivateEngine:
             f'root = "{self.state / "containerd"}"\nstate = "{self.run / "containerd"}"\n'
             f'[grpc]\n  address = "{self.containerd_socket}"\n'
         )
-        empty = self.run / "daemon.json"  # the machine's own /etc/docker/daemon.json is not for this engine
-        empty.write_text("{}\n")
         processes: dict[str, str] = {}
         try:
             self._spawn(processes, "containerd", ["containerd", "--config", str(config)])
             self._wait(processes["containerd"], "containerd", self.containerd_socket.exists)
-            self._spawn(
-                processes,
-                "dockerd",
-                [
-                    "dockerd",
-                    f"--config-file={empty}",
-                    f"--containerd={self.containerd_socket}",
-                    f"--data-root={self.state / 'docker'}",
-                    f"--exec-root={self.run / 'docker'}",
-                    f"--pidfile={self.run / 'docker.pid'}",
-                    f"--host={self.host}",
-                    "--bridge=none",
-                    "--iptables=false",
-                    "--ip6tables=false",
-                    "--ip-forward=false",
-                    "--ip-masq=false",
-                    "--userland-proxy=false",
-                    "--exec-opt=native.cgroupdriver=cgroupfs",
-                    "--shutdown-timeout=5",
-                ],
-            )
-            self._wait(processes["dockerd"], "dockerd", lambda: answers(self.host))
+            self.start_dockerd(processes)
         except BaseException:
             self._stop_processes()
             raise
         say(f"started a private one in {time.monotonic() - started:.1f} s at {self.host}")
+
+    def start_dockerd(self, processes: dict[str, str]) -> None:
+        """A dockerd beside the containerd in `processes`."""
+        empty = self.run / "daemon.json"  # the machine's own /etc/docker/daemon.json is not for this engine
+        empty.write_text("{}\n")
+        command = [
+            "dockerd",
+            f"--config-file={empty}",
+            f"--containerd={self.containerd_socket}",
+            f"--data-root={self.state / 'docker'}",
+            f"--exec-root={self.run / 'docker'}",
+            f"--pidfile={self.run / 'docker.pid'}",
+            f"--host={self.host}",
+            "--bridge=none",
+            "--iptables=false",
+            "--ip6tables=false",
+            "--ip-forward=false",
+            "--ip-masq=false",
+            "--userland-proxy=false",
+            "--exec-opt=native.cgroupdriver=cgroupfs",
+            "--shutdown-timeout=5",
+        ]
+        self._spawn(processes, "dockerd", command)
+        self._wait(processes["dockerd"], "dockerd", lambda: answers(self.host))
 
     def stop(self) -> None:
         if self.processes():

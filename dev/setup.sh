@@ -5,6 +5,8 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
+MCP_CONFORMANCE=0.1.16
+
 begun=$SECONDS
 export PATH="$PATH:/usr/local/sbin:/usr/sbin:/sbin"
 say() { printf 'setup: %s\n' "$*"; }
@@ -86,9 +88,13 @@ if [ -z "$python" ]; then
     say "there is no Python 3.11 or newer. Install one, or name it: PYTHON=/path/to/python3 make setup"
     exit 1
 fi
+# The extras: the frameworks, which are large, only for the tests. What has all has also what is wanted of it.
+extras=dev
+[ "${1:-}" != test ] || extras=dev,test
 stamp=.venv/.executor-setup
-wanted=$(cat pyproject.toml requirements.lock | cksum)
-if [ -x .venv/bin/python ] && [ "$(cat "$stamp" 2>/dev/null)" = "$wanted" ]; then
+wanted=$(cat pyproject.toml requirements.lock dev/setup.sh | cksum)
+found=$(cat "$stamp" 2>/dev/null || true)
+if [ -x .venv/bin/python ] && { [ "$found" = "$wanted $extras" ] || [ "$found" = "$wanted dev,test" ]; }; then
     say "ready, $((SECONDS - begun)) s"
     exit 0
 fi
@@ -97,6 +103,12 @@ if [ ! -x .venv/bin/python ]; then
     "$python" -m venv .venv
 fi
 say "installing the project and its pinned dependencies into .venv"
-.venv/bin/python -m pip install --quiet --disable-pip-version-check --constraint requirements.lock --editable '.[dev]'
-echo "$wanted" >"$stamp"
+.venv/bin/python -m pip install --quiet --disable-pip-version-check --constraint requirements.lock \
+    --editable ".[$extras]"
+if [ "$extras" != dev ]; then
+    say "installing the conformance suite of MCP into .venv"
+    PATH=$PWD/.venv/bin:$PATH npm install --prefix .venv/mcp-conformance --no-save --no-audit --no-fund --silent \
+        "@modelcontextprotocol/conformance@$MCP_CONFORMANCE"
+fi
+echo "$wanted $extras" >"$stamp"
 say "ready, $((SECONDS - begun)) s"

@@ -8,6 +8,7 @@ async with AsyncExecutor(skills=["./skills"]) as executor:
     result = await tools.call("skill_load", {"skill": "sales-report"})
 """
 
+from executor.skills.catalogue import Summary
 from executor.skills.prompt import Prompts
 from executor.skills.state import LoadRequest
 from executor.tools.desk import Fork, HostTool, Options
@@ -16,7 +17,8 @@ from executor.tools.policy import CommandPolicy
 from executor.tools.profiles import PROFILES
 from executor.tools.results import Image, ToolResult
 from executor.tools.sandbox import Sandbox, SkillMetadata, discover_skills
-from executor.tools.toolset import SkillToolset, SyncSkillToolset
+from executor.tools.sync import SyncSkillToolset
+from executor.tools.toolset import SkillToolset
 
 __all__ = [
     "PROFILES",
@@ -33,6 +35,7 @@ __all__ = [
     "SkillMetadata",
     "SkillToolset",
     "Slash",
+    "Summary",
     "SyncSkillToolset",
     "ToolResult",
     "discover_skills",

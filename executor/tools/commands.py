@@ -4,7 +4,6 @@ Rules of this module:
 1. A command belongs to one agent of one session. To every other one its session_id is unknown.
 2. What a call shows, no later call shows again; what it does not show is in a file that it names.
 3. A command that nobody asks about ends; one that has ended is forgotten after a while.
-4. Text of a script is escaped before it is returned.
 """
 
 from __future__ import annotations
@@ -20,20 +19,28 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from executor.errors import ExecutorError
-from executor.models import ExecResult
-from executor.session import AsyncRun, AsyncSession, RunOutput
+from executor.session import AsyncRun, AsyncSession
 from executor.tools.desk import Desk, progress, tables
-from executor.tools.inputs import BashCommand, Exec, KillSession, WriteStdin
-from executor.tools.outputs import ExecOutput, FullOutput, SessionKilled
+from executor.tools.inputs import BashCommand, Exec, KillSession, WriteStdin, references
+from executor.tools.outputs import SessionKilled
 from executor.tools.results import RefusedError, ToolResult
+from executor.tools.shown import (
+    STREAMS,
+    Shown,
+    Stream,
+    as_result,
+    file_line,
+    finished,
+    output,
+    output_lines,
+    spill,
+)
 from executor.workspace import layout
-from executor.workspace.text import clip, printable
 
 FOREGROUND_YIELD, BACKGROUND_YIELD, WRITE_YIELD = 1.0, 0.0, 0.2  # seconds
 SETTLE = 0.075  # seconds of silence after output that end a wait
 WRITE_WAIT = 5.0  # seconds for a command to take what is written to it
 PROGRESS_EVERY = 1.0
-STREAMS = ("stdout", "stderr")
 
 
 @dataclass
@@ -55,6 +62,8 @@ class Commands:
 
     def __init__(self, idle: float) -> None:
         self.by_id: dict[str, Command] = {}
+        self.suspended: dict[str, AsyncRun] = {}
+        """Scripts that wait for a decision, by run id."""
         self.idle = idle
         self._ending: set[asyncio.Task[Any]] = set()
 
@@ -75,7 +84,7 @@ class Commands:
     def _expire(self, command: Command) -> None:
         self.by_id.pop(command.id, None)
         if command.run.running:
-            task = asyncio.get_running_loop().create_task(_ended_quietly(command.run))
+            task = asyncio.get_running_loop().create_task(ended_quietly(command.run))
             self._ending.add(task)
             task.add_done_callback(self._ending.discard)
 
@@ -96,10 +105,13 @@ class Commands:
         for command in commands:
             if command.timer is not None:
                 command.timer.cancel()
-        await asyncio.gather(*(_ended_quietly(command.run) for command in commands), *self._ending)
+        runs = [*(command.run for command in commands), *self.suspended.values()]
+        self.suspended = {}
+        await asyncio.gather(*map(ended_quietly, runs), *self._ending)
 
 
-async def _ended_quietly(run: AsyncRun) -> None:
+async def ended_quietly(run: AsyncRun) -> None:
+    """End a run, be it that it went with its sandbox."""
     try:
         if run.running:
             await run.kill()
@@ -131,9 +143,10 @@ async def workspace_exec(desk: Desk, args: Exec) -> ToolResult:
         env = desk.options.policy.environment(env)
     session = await desk.session()
     cwd, skill = _place(desk, session, args.cwd)
+    await session.stage_inputs(references(args.inputs), artifacts=desk.artifacts)
     as_session = args.background or args.tty or bool(args.yield_time_ms)
     if not as_session:
-        async with _reporting(desk):
+        async with reporting(desk):
             result = await session.exec(
                 args.command,
                 skill=skill,
@@ -143,7 +156,7 @@ async def workspace_exec(desk: Desk, args: Exec) -> ToolResult:
                 timeout=timeout,
                 max_output=desk.options.spill_bytes,
             )
-        return await _shown_result(desk, session, result)
+        return await finished(desk, session, result)
     mine = of(desk, session)
     running = [command for command in mine.by_id.values() if command.run.running]
     if len(running) >= desk.options.max_commands:
@@ -168,12 +181,12 @@ async def workspace_exec(desk: Desk, args: Exec) -> ToolResult:
     default = BACKGROUND_YIELD if args.background else FOREGROUND_YIELD
     wait = default if args.yield_time_ms is None else args.yield_time_ms / 1000
     try:
-        async with _reporting(desk):
+        async with reporting(desk):
             return await _look(desk, session, command, wait)
     except asyncio.CancelledError:
         # Nobody will ever hear of its session_id.
         mine.by_id.pop(command.id, None)
-        await asyncio.shield(_ended_quietly(run))
+        await asyncio.shield(ended_quietly(run))
         raise
 
 
@@ -210,12 +223,12 @@ async def workspace_kill_session(desk: Desk, args: KillSession) -> ToolResult:
     command = of(desk, session).get(args.session_id)
     was_running = command.run.running
     result = await command.run.kill() if was_running else await command.run.wait()
-    shown = _Shown(desk.options.output_bytes)
+    shown = Shown(desk.options.output_bytes)
     async with command.lock:
         last = await command.run.read()
         streams = {name: shown.stream(name, getattr(last, name).encode()) for name in STREAMS}
-        files = await _spill(session, command.run.run_id, shown.cut, f".{command.offset}", shown.warnings)
-        command.offset = _delivered(command.run)
+        files = await spill(session, command.run.run_id, shown.cut, f".{command.offset}", shown.warnings)
+        command.offset = command.run.offset
     killed = was_running and result.status == "killed"
     status = "killed" if killed else "exited"
     made = SessionKilled(
@@ -225,7 +238,7 @@ async def workspace_kill_session(desk: Desk, args: KillSession) -> ToolResult:
         exit_code=result.exit_code,
         **streams,
     )
-    lines = [f"[{status}]", *_output_lines(streams), *(_file_line(file) for file in files), *shown.warnings]
+    lines = [f"[{status}]", *output_lines(streams), *(file_line(file) for file in files), *shown.warnings]
     return ToolResult("\n".join(lines), made.model_dump(mode="json"))
 
 
@@ -285,7 +298,7 @@ async def _look(
     async with command.lock:
         start = command.offset
         deadline = time.monotonic() + wait
-        pieces: dict[str, list[str]] = {name: [] for name in STREAMS}
+        pieces: dict[Stream, list[str]] = {name: [] for name in STREAMS}
         warnings: list[str] = []
         piece = await run.read(wait)
         while True:
@@ -297,136 +310,18 @@ async def _look(
                 break
             piece = await run.read(min(SETTLE, left))
         new = {name: "".join(parts).encode() for name, parts in pieces.items()}
-        command.offset = end = _delivered(run)
-        shown = _Shown(desk.options.output_bytes)
+        command.offset = end = run.offset
+        shown = Shown(desk.options.output_bytes)
         streams = {name: shown.stream(name, data) for name, data in new.items()}
-        files = await _spill(session, run.run_id, shown.cut, f".{start}", warnings)
-        made = _output(desk, piece, streams, files, [*warnings, *shown.warnings])
+        files = await spill(session, run.run_id, shown.cut, f".{start}", warnings)
+        made = output(desk, piece, streams, files, [*warnings, *shown.warnings])
         made.session_id = command.id
         made.offset, made.next_offset = start, end
-        return _as_result(made, note)
-
-
-async def _shown_result(desk: Desk, session: AsyncSession, result: ExecResult) -> ToolResult:
-    """A command that ran to its end."""
-    shown = _Shown(desk.options.output_bytes)
-    streams, warnings = {}, list(result.warnings)
-    for name in STREAMS:
-        raw: bytes = getattr(result, f"_{name}_raw")
-        streams[name] = shown.stream(name, raw, getattr(result, name + "_bytes"))
-    files = [] if result.status == "lost" else await _spill(session, result.run_id, shown.cut, "", warnings)
-    made = _output(desk, result, streams, files, warnings)
-    made.next_offset = made.total_bytes
-    return _as_result(made, "")
-
-
-class _Shown:
-    """What of a command's output is shown, and what is left for a file."""
-
-    def __init__(self, limit: int) -> None:
-        self.limit = limit
-        self.cut: dict[str, tuple[bytes, bool]] = {}
-        """stream → what a file is to hold of it, and whether that is all."""
-        self.warnings: list[str] = []
-
-    def stream(self, name: str, data: bytes, total: int | None = None) -> str:
-        total = len(data) if total is None else total
-        if total <= self.limit and total == len(data):
-            return printable(data.decode("utf-8", "replace"))
-        # Of more than was kept, `data` is the first half and the last one.
-        middle = len(data) if total <= len(data) else len(data) - len(data) // 2
-        head, tail = data[:middle], data[middle:]
-        text, cut = clip(head, tail, total, self.limit)
-        if cut:
-            gap = f"\n[... {total - len(data):,} bytes omitted ...]\n" if total > len(data) else ""
-            self.cut[name] = (head + gap.encode() + tail, total <= len(data))
-        return printable(text)
-
-
-async def _spill(
-    session: AsyncSession,
-    run_id: str,
-    cut: dict[str, tuple[bytes, bool]],
-    suffix: str,
-    warnings: list[str],
-) -> list[FullOutput]:
-    """Put what is not shown into files of the workspace."""
-    files = []
-    for name, (data, whole) in cut.items():
-        path = f"runs/{run_id}{suffix}.{name}.txt"
-        try:
-            await session.put(path, data)
-        except ExecutorError as error:
-            warnings.append(f"the whole {name} could not be kept in {path}: {error.message}")
-            continue
-        files.append(FullOutput(stream=name, path=path, bytes=len(data), whole=whole))
-    return files
-
-
-def _output(
-    desk: Desk,
-    result: ExecResult | RunOutput,
-    streams: dict[str, str],
-    files: list[FullOutput],
-    warnings: list[str],
-) -> ExecOutput:
-    values = {name: getattr(result, name) for name in ExecResult.model_fields}
-    made = ExecOutput(**values)
-    made.session_id = ""
-    made.stdout, made.stderr = streams["stdout"], streams["stderr"]
-    made.full_output = files
-    for name in STREAMS:
-        cut = any(file.stream == name for file in files) or getattr(result, name + "_truncated")
-        setattr(made, name + "_truncated", cut)
-    made.truncated = made.stdout_truncated or made.stderr_truncated
-    made.total_bytes = result.stdout_bytes + result.stderr_bytes
-    made.warnings = [printable(warning) for warning in dict.fromkeys([*warnings, *desk.take_warnings()])]
-    return made
-
-
-def _as_result(made: ExecOutput, note: str) -> ToolResult:
-    streams = {"stdout": made.stdout, "stderr": made.stderr}
-    lines = [_status_line(made)]
-    lines += [note] if note else []
-    lines += [_file_line(file) for file in made.full_output]
-    lines += [f"warning: {warning}" for warning in made.warnings]
-    lines += _output_lines(streams)
-    return ToolResult("\n".join(lines), made.model_dump(mode="json"))
-
-
-def _status_line(made: ExecOutput) -> str:
-    """The first line of the text. Output comes after it, so that a script cannot write one of its own."""
-    if made.status == "running":
-        return (
-            f"[running: session_id {made.session_id}; read on with workspace_write_stdin, "
-            "end it with workspace_kill_session]"
-        )
-    what = {"timeout": "timed out", "oom": "out of memory", "lost": "the sandbox was lost"}.get(made.status)
-    code = "no exit code" if made.exit_code is None else f"exit {made.exit_code}"
-    return f"[{code}{f', {what}' if what else ''}, {made.duration_ms} ms]"
-
-
-def _output_lines(streams: dict[str, str]) -> list[str]:
-    lines = []
-    if streams["stdout"]:
-        lines.append(streams["stdout"].removesuffix("\n"))
-    if streams["stderr"]:
-        lines += ["[stderr]", streams["stderr"].removesuffix("\n")]
-    return lines
-
-
-def _file_line(file: FullOutput) -> str:
-    what = "all of it is" if file.whole else "its beginning and end are"
-    return f"[{file.stream} is cut; {what} in {file.path}, {file.bytes} bytes]"
-
-
-def _delivered(run: AsyncRun) -> int:
-    """Bytes that reads have taken so far."""
-    return sum(run._seen.values())
+        return as_result(made, note)
 
 
 @asynccontextmanager
-async def _reporting(desk: Desk) -> AsyncIterator[None]:
+async def reporting(desk: Desk) -> AsyncIterator[None]:
     """Tell whoever wants to know that the call is still at work."""
     report = progress.get()
     if report is None:

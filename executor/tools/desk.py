@@ -7,12 +7,13 @@ after its load. Knowledge tools never start anything.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from executor.channel import Channel
+from executor.bridge import Grant
 from executor.errors import (
     BadRequestError,
     ProtocolError,
@@ -24,6 +25,7 @@ from executor.errors import (
 )
 from executor.executor import AsyncExecutor
 from executor.session import AsyncSession
+from executor.skills.catalogue import Filter, brought, seen
 from executor.skills.contents import Contents, contents
 from executor.skills.prompt import Prompts
 from executor.skills.repository import Skill
@@ -31,9 +33,16 @@ from executor.skills.state import SkillState
 from executor.tools.policy import CommandPolicy
 from executor.tools.results import RefusedError
 from executor.workspace.artifacts import ArtifactStore
+from executor.workspace.text import printable_name
+
+log = logging.getLogger("executor.skills")
 
 Progress = Callable[[float, str], Awaitable[None] | None]
 """Called about every second of a long call with the seconds so far and a line of text."""
+context: ContextVar[Any] = ContextVar("context", default=None)
+"""What the application says of the request under way; for the filter."""
+Grants = Grant | Callable[[str], Grant]
+"""What scripts may call, or a function that says it for a skill, asked for each run."""
 progress: ContextVar[Progress | None] = ContextVar("progress", default=None)
 """Of the call under way."""
 
@@ -107,8 +116,11 @@ class Desk:
         state: SkillState,
         options: Options,
         artifacts: ArtifactStore | None,
-        visible: Callable[[Skill], bool] | None,
+        chosen: Filter | None,
         scoped: Mapping[str, Sequence[HostTool]],
+        grant: Grants | None = None,
+        require_loaded: bool = False,
+        nested: bool = False,
     ) -> None:
         self.executor = executor
         self.agent = agent
@@ -121,7 +133,13 @@ class Desk:
         self.shown: dict[str, str] = {}
         """skill → digest of the text that results of this toolset have shown. Another one's conversation may
         be another conversation."""
-        self._visible = visible
+        self.grant = grant
+        self.require_loaded = require_loaded
+        """A skill's scripts can be run only while it is loaded."""
+        self._nested = nested
+        self._filter = chosen
+        self._catalogue: list[Skill] | None = None
+        self._told: set[tuple[str, str]] = set()
         self._session = session
         self._opening = asyncio.Lock()
         self._fresh: set[str] = set()
@@ -129,10 +147,35 @@ class Desk:
 
     # -- skills --
 
+    def begin_turn(self, catalogue: list[Skill]) -> None:
+        """This is the catalogue until the next turn, whatever changes."""
+        self._catalogue = catalogue
+
+    def look(self) -> list[Skill]:
+        """The skills that there are now; sources far away are asked if it is time. May take long.
+
+        What is wrong with others is logged, once each.
+        """
+        repository = self.executor.repository
+        repository.renew()
+        found = repository.skills()
+        for problem in repository.problems():
+            told = (problem.where, problem.reason)
+            if told not in self._told:
+                self._told.add(told)
+                log.warning("skill at %s: %s", printable_name(told[0]), printable_name(told[1]))
+        return found
+
+    def known(self) -> list[Skill]:
+        """The skills that this request may see, sorted by slug: of this turn, or of now before the first."""
+        found = self.executor.repository.skills() if self._catalogue is None else self._catalogue
+        return seen(found, self._filter, context.get())
+
     def skills(self) -> list[Skill]:
-        """The skills that this agent may see, sorted by slug."""
-        found = self.executor.repository.skills()
-        return found if self._visible is None else [skill for skill in found if self._visible(skill)]
+        """Those of them that are offered: not the ones that only an active skill brings."""
+        found = self.known()
+        inner = brought(found) if self._nested else {}
+        return [skill for skill in found if skill.slug not in inner]
 
     def skill(self, name: str) -> Skill:
         """One of them. A hidden one is as unknown as one that does not exist."""
@@ -141,10 +184,17 @@ class Desk:
             found: Skill | None = self.executor.repository.named(name)
         except SkillNotFoundError:
             found = None
-        if found is None or (self._visible is not None and not self._visible(found)):
+        if found is None or not seen([found], self._filter, context.get()):
             names = [skill.slug for skill in self.skills()]
             shown = ", ".join(names[:50]) + (", …" if len(names) > 50 else "") or "none"
             raise RefusedError(f"unknown skill: {name!r}", f"There are: {shown}", kind="SkillNotFoundError")
+        bringing = brought(self.known()).get(found.slug, []) if self._nested else []
+        if bringing and not any(loaded.skill in bringing for loaded in self.state.loaded()):
+            raise RefusedError(
+                f"the skill {found.slug!r} can be loaded only while one that brings it is active",
+                f"Load {' or '.join(bringing)} first.",
+                kind="ToolNotActive",
+            )
         return found
 
     async def contents(self, skill: Skill) -> Contents:
@@ -188,10 +238,6 @@ class Desk:
             self.warnings.append(f"the files of {slug} {what}: {error.message}")
         self._fresh.discard(slug)
 
-    async def channel(self) -> Channel:
-        """The stream to the sandbox, for file requests that a session has no method for."""
-        return await (await self.session())._ready()
-
     def take_warnings(self) -> list[str]:
         """What is to be said, once."""
         taken, self.warnings = self.warnings, []
@@ -200,6 +246,5 @@ class Desk:
 
 def tables(session: AsyncSession) -> dict[str, Any]:
     """Per agent, what belongs to it as long as the session lives, whichever toolset asks."""
-    # On the session itself, because what is in it refers to the session: both go together.
-    found: dict[str, Any] = vars(session).setdefault("_agents", {})
+    found: dict[str, Any] = session.attached.setdefault("tools", {})
     return found

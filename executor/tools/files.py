@@ -6,22 +6,17 @@ two roots: nothing of the host is opened by a name that a model gave.
 
 from __future__ import annotations
 
-import os
-import stat
 from collections.abc import Callable
 
-from executor.channel.files import Entry
 from executor.errors import BadPathError
-from executor.guest import records
+from executor.models import FileInfo
 from executor.tools.desk import Desk
 from executor.tools.inputs import EditFile, ListFiles, ReadFile, SaveArtifact, WriteFile
 from executor.tools.outputs import ArtifactSaved, FileEdited, FileEntry, FileRead, FilesListed, FileWritten
 from executor.tools.results import Image, RefusedError, ToolResult
-from executor.workspace import globs, layout, mime, staging
-from executor.workspace.outputs import read_whole
-from executor.workspace.text import printable, printable_name
+from executor.workspace import globs, layout, mime
+from executor.workspace.text import printable, printable_name, to_bytes
 
-TYPES = {records.REGULAR: "file", records.FOLDER: "folder", records.LINK: "link"}
 IMAGES = ("image/png", "image/jpeg", "image/gif", "image/webp")
 EDIT_BYTES = 16 << 20  # of a file that is shown, edited or appended to
 SAVED_FROM = ("/workspace/work/", "/workspace/out/", "/workspace/runs/")
@@ -29,22 +24,15 @@ SAVED_FROM = ("/workspace/work/", "/workspace/out/", "/workspace/runs/")
 
 async def workspace_list_files(desk: Desk, args: ListFiles) -> ToolResult:
     """List a folder."""
-    root = os.fsencode(layout.absolute(args.path or "."))
     recursive = args.recursive or "/" in args.pattern or "**" in args.pattern
-    listing = await (await desk.channel()).list_files([root], recursive=recursive)
-    canonical = listing.roots.get(root)
-    if not isinstance(canonical, bytes):
-        raise BadPathError(f"cannot list {args.path!r}: {os.strerror(canonical or 2)}")
+    listed = await (await desk.session()).list_files(args.path or ".", recursive=recursive)
     wanted = _matcher(args.pattern)
-    found = []
-    for entry in sorted(listing.entries, key=lambda entry: entry.path):
-        if entry.path == canonical:
-            raise BadPathError(f"{args.path!r} is a file", hint="Read it with workspace_read_file.")
-        below = os.fsdecode(entry.path[len(canonical) + 1 :])
-        if wanted is None or wanted(below):
-            found.append((entry, below))
+    found = [entry for entry in listed if wanted is None or wanted(entry.name)]
     truncated = len(found) > args.limit
-    entries = [_entry(entry, printable_name(below)) for entry, below in found[: args.limit]]
+    entries = [
+        FileEntry(path=printable_name(entry.name), type=entry.type, size=entry.size)
+        for entry in found[: args.limit]
+    ]
     made = FilesListed(path=args.path or ".", entries=entries, truncated=truncated)
     lines = [_entry_line(entry) for entry in made.entries] or ["(empty)"]
     if truncated:
@@ -202,21 +190,14 @@ async def workspace_save_artifact(desk: Desk, args: SaveArtifact) -> ToolResult:
 # --- inside -------------------------------------------------------------------------------------------------
 
 
-async def _stat(desk: Desk, path: str) -> Entry | None:
-    """The entry of a file; None when there is none. BadPathError for a folder and for what is no file."""
-    absolute = os.fsencode(layout.absolute(path))
-    folder = absolute.rpartition(b"/")[0]
-    if folder in (b"", b"/"):
+async def _stat(desk: Desk, path: str) -> FileInfo | None:
+    """The entry of a file; None when there is none. BadPathError for a folder."""
+    if len(layout.absolute(path).split("/")) < 3:
         raise BadPathError(f"{path!r} is a folder that every session has: name a file in it")
-    listing = await (await desk.channel()).list_files([folder], recursive=False)
-    canonical = listing.roots.get(folder)
-    if not isinstance(canonical, bytes):
-        return None
-    wanted = canonical + absolute[len(folder) :]
-    entry = next((entry for entry in listing.entries if entry.path == wanted), None)
-    if entry is not None and entry.kind == records.FOLDER:
+    info = await (await desk.session()).stat(path)
+    if info is not None and info.type == "folder":
         raise BadPathError(f"{path!r} is a folder: name a file in it")
-    return entry
+    return info
 
 
 async def _read(desk: Desk, path: str, most: int) -> bytes:
@@ -226,52 +207,20 @@ async def _read(desk: Desk, path: str, most: int) -> bytes:
             f"{path!r} has {entry.size:,} bytes, more than the {most:,} that this tool reads",
             "Look at a part of it with a command, such as head or sed.",
         )
-    data = bytearray()
-    too_large = False
-
-    def take(piece: bytes) -> None:
-        nonlocal too_large
-        too_large = too_large or len(data) + len(piece) > most
-        if not too_large:
-            data.extend(piece)
-
-    session = await desk.session()
-    await read_whole(
-        await desk.channel(),
-        layout.absolute(path),
-        most_bytes=max(session.limits.disk, session.limits.tmp),
-        take=take,
-    )
-    if too_large:
-        raise RefusedError(f"{path!r} grew beyond {most:,} bytes while it was read")
-    return bytes(data)
+    return await (await desk.session()).read(path, limit=most)
 
 
-async def _write(desk: Desk, path: str, data: bytes, entry: Entry | None) -> None:
-    """Whole, and with the mode that the file had."""
-    absolute = layout.absolute(path)
-    for root in (layout.WORKSPACE, layout.SKILLS):
-        name = absolute.removeprefix(root + "/")
-        if name != absolute:
-            mode = 0o644 if entry is None else 0o755 if entry.mode & stat.S_IXUSR else 0o644
-            channel = await desk.channel()
-            await channel.put_files(root.encode(), staging.bytes_records(os.fsencode(name), data, mode))
-            return
-    raise BadPathError(f"{path!r} is a folder that every session has: name a file in it")
+async def _write(desk: Desk, path: str, data: bytes, entry: FileInfo | None) -> None:
+    """Whole, and executable if the file was."""
+    await (await desk.session()).put(path, data, executable=entry is not None and entry.executable)
 
 
 def _matcher(pattern: str) -> Callable[[str], bool] | None:
     if not pattern:
         return None
     compiled = globs.compile_globs([f"{layout.WORKSPACE}/{pattern.lstrip('/')}"], variables={}, skill=None)
-    base = os.fsencode(layout.WORKSPACE) + b"/"
-    return lambda below: any(glob.matches(base + os.fsencode(below)) for glob in compiled)
-
-
-def _entry(entry: Entry, path: str) -> FileEntry:
-    kind = TYPES.get(entry.kind, "other")
-    size = entry.size if kind == "file" else 0
-    return FileEntry(path=path, type=kind, size=size)
+    base = to_bytes(layout.WORKSPACE) + b"/"
+    return lambda below: any(glob.matches(base + to_bytes(below)) for glob in compiled)
 
 
 def _entry_line(entry: FileEntry) -> str:

@@ -5,9 +5,14 @@ Unknown arguments are refused by name; numbers in quotes are taken for numbers, 
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+import json
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
+
+from executor.models import Input
+from executor.tools.results import RefusedError
 
 SignalName = Literal["INT", "TERM", "HUP", "QUIT", "KILL", "USR1", "USR2", "TSTP", "CONT"]
 MAX_CHARS = 1 << 20  # of one write to a program
@@ -45,6 +50,30 @@ WorkspacePath = Annotated[
         max_length=4096,
         description="Path below /workspace (relative to it) or below skills/<name>.",
     ),
+]
+
+
+class Reference(Arguments):
+    """A file or folder to bring in first."""
+
+    source: str = Field(
+        min_length=1,
+        max_length=4096,
+        validation_alias=AliasChoices("from", "source"),
+        description="artifact://name[@version], workspace://path, skill://name/path or host:///path.",
+    )
+    to: str = Field("", max_length=4096, description="Where it goes. Default inputs/<its name>.")
+    mode: Literal["copy", "link"] = Field("copy", description="link: a link instead of a copy.")
+    pin: bool = Field(False, description="Keep what came to this place first.")
+
+
+def references(given: list[Reference]) -> list[Input]:
+    """The arguments as the session takes them."""
+    return [Input(one.source, one.to, one.mode, one.pin) for one in given]
+
+
+References = Annotated[
+    list[Reference], Field(max_length=64, description="Files to bring in before it starts.")
 ]
 
 
@@ -122,6 +151,16 @@ class Exec(Arguments):
     )
     tty: bool = Field(False, description="Run it on a terminal, as a session.")
     yield_time_ms: Yield = None
+    inputs: References = []
+
+
+class RunScript(Arguments):
+    skill: SkillName
+    path: str = Field(
+        min_length=1, max_length=4096, description="Path of the script in the skill, such as scripts/x.py."
+    )
+    input: Any = Field({}, description="Its input: any JSON value. A program reads it on stdin.")
+    inputs: References = []
 
 
 class WriteStdin(Arguments):
@@ -177,3 +216,40 @@ class SaveArtifact(Arguments):
 
 class BashCommand(Arguments):
     command: str = Field(min_length=1, max_length=1 << 17, description="A shell command line.")
+
+
+def read_arguments(given: Mapping[str, Any] | str | None) -> dict[str, Any]:
+    """A call's arguments as a map. RefusedError."""
+    if isinstance(given, str):
+        try:
+            given = json.loads(given) if given.strip() else {}
+        except ValueError as error:
+            raise RefusedError(
+                f"the arguments are no JSON: {error}", "Send one JSON object.", kind="InvalidArguments"
+            ) from None
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping):
+        raise RefusedError(
+            f"the arguments are {type(given).__name__} and not an object",
+            "Send one JSON object.",
+            kind="InvalidArguments",
+        )
+    return {str(key): value for key, value in given.items()}
+
+
+def wrong_arguments(tool: str, names: Mapping[str, str], error: ValidationError) -> str:
+    """What is wrong, each with the value that was given. `names`: the tool's own argument → the row's."""
+    theirs = {ours: name for name, ours in names.items()}
+    said = []
+    for problem in error.errors()[:5]:
+        where = [str(part) for part in problem["loc"]]
+        name = ".".join([theirs.get(where[0], where[0]), *where[1:]]) if where else "arguments"
+        if problem["type"] == "missing":
+            said.append(f"{name} is required")
+        elif problem["type"] == "extra_forbidden":
+            said.append(f"unknown argument {name!r}")
+        else:
+            value = repr(problem["input"])
+            said.append(f"{name}={value if len(value) <= 80 else value[:77] + '...'}: {problem['msg']}")
+    return f"{tool}: " + "; ".join(said)

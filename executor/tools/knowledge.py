@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from executor import spans
 from executor.errors import BadPathError
 from executor.skills import prompt
 from executor.skills.contents import Contents, check_path, read_resource
@@ -127,8 +128,10 @@ async def read_skill_resource(desk: Desk, args: ReadResource) -> ToolResult:
     skill, path = _resource(desk, args.skill, args.path)
     if desk.state.get(skill.slug) is not None:
         await _unchanged(desk, skill)
-    data = read_resource(skill, path)
     contents = await desk.contents(skill)
+    if not contents.resources and path.lower() != "skill.md":
+        raise RefusedError(f'Skill "{skill.slug}" has no readable resources.', "It has its SKILL.md only.")
+    data = read_resource(skill, path)
     known = next((resource for resource in contents.resources if resource.path == path), None)
     kind = known.kind if known else "file"
     media = mime.guess(path.rpartition("/")[2], data[: mime.HEAD_BYTES], len(data))
@@ -175,16 +178,19 @@ async def read_skill_resource(desk: Desk, args: ReadResource) -> ToolResult:
 
 async def expand(desk: Desk, skill: Skill, docs: Sequence[str] = (), include_all: bool = False) -> Expansion:
     """A skill as it is now, with documents, ready to be loaded. RefusedError, SkillError."""
-    contents = await desk.contents(skill)
-    return Expansion(
-        skill=skill.slug,
-        digest=contents.digest,
-        body=_body(skill),
-        resources=contents.resources,
-        docs=_read_docs(skill, contents, docs, include_all),
-        all_docs=include_all,
-        tools=tuple(tool.name for tool in desk.scoped.get(skill.slug, ())),
-    )
+    about = {"exec_id": desk.state.session, "agent": desk.agent, "skill": skill.slug}
+    with spans.span("skill.load", **about) as span:
+        contents = await desk.contents(skill)
+        span.say(digest=contents.digest)
+        return Expansion(
+            skill=skill.slug,
+            digest=contents.digest,
+            body=_body(skill),
+            resources=contents.resources,
+            docs=_read_docs(skill, contents, docs, include_all),
+            all_docs=include_all,
+            tools=tuple(tool.name for tool in desk.scoped.get(skill.slug, ())),
+        )
 
 
 # --- inside -------------------------------------------------------------------------------------------------

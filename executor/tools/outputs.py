@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from executor.bridge.scripts import ScriptError, ToolCall
 from executor.models import ExecResult
 
 
@@ -84,10 +85,13 @@ class ResourceRead(Output):
     """Text; None for what is shown as an image or is binary."""
 
 
+FullStream = Literal["stdout", "stderr", "result"]
+
+
 class FullOutput(Output):
     """A workspace file with output that was too long to show."""
 
-    stream: Literal["stdout", "stderr"]
+    stream: FullStream
     path: str
     bytes: int
     whole: bool
@@ -107,6 +111,20 @@ class ExecOutput(ExecResult):
     truncated: bool = False
     """Something is not shown; `full_output` says where it is."""
     full_output: list[FullOutput] = Field(default_factory=list)
+
+
+class ScriptOutput(ExecOutput):
+    """How a skill's script ended, or what it waits for (`status` `awaiting_approval`, `pending`)."""
+
+    result: Any = None
+    """What a function returned; None for a program, and for what `full_output` holds."""
+    error: ScriptError | None = None
+    style: Literal["function", "cli"] = "cli"
+    language: Literal["python", "node", "bash"] = "python"
+    tool_calls: list[ToolCall] = Field(default_factory=list)
+    skill: str = ""
+    skill_digest: str = ""
+    script: str = ""
 
 
 class SessionKilled(Output):

@@ -7,11 +7,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from executor.bridge.scripts import ScriptResult
 from executor.errors import BadRequestError
 from executor.skills import prompt
 from executor.skills.repository import Skill
+from executor.skills.state import Mode
 from executor.tools.desk import Desk
 from executor.tools.results import ToolResult
+from executor.workspace.text import printable
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,13 @@ class Profile:
     """The tool whose description holds the catalogue, instead of the system text."""
     permissions: bool = False
     """`allowed-tools` of active skills limit the tools."""
+    require_loaded: bool = False
+    """Scripts of a skill can be run only while it is loaded."""
+    mode: Mode = "turn"
+    """How long a load lives unless the application says."""
+    nested: bool = False
+    """A skill that others name in `allowed-tools`, as `Skill(name)`, can be loaded only while one of these is
+    active, and is in no catalogue."""
 
 
 def flow_id(slug: str) -> str:
@@ -86,27 +96,64 @@ def _without_first_line(_desk: Desk, result: ToolResult) -> ToolResult:
     return replace(result, text=result.text.partition("\n")[2] or result.text)
 
 
-_TRPC = tuple(
-    Offer(name, name)
-    for name in (
-        "skill_load",
-        "skill_unload",
-        "skill_select_docs",
-        "skill_list_docs",
-        "read_skill_resource",
-        "workspace_exec",
-        "workspace_write_stdin",
-        "workspace_kill_session",
-        "workspace_list_files",
-        "workspace_read_file",
-        "workspace_write_file",
-        "workspace_edit_file",
-        "workspace_save_artifact",
-    )
+def _think_error(_desk: Desk, result: ToolResult) -> ToolResult:
+    """An unknown skill as that system says it."""
+    if not result.is_error:
+        return result
+    error = dict(result.structured["error"])
+    name = error["message"].removeprefix("unknown skill: ")
+    if name == error["message"]:
+        return result
+    error["message"] = f"Skill not found: {name[1:-1]}"
+    text = result.text.replace(f"unknown skill: {name}", error["message"], 1)
+    return replace(result, text=text, structured={"error": error})
+
+
+def _think_load(desk: Desk, result: ToolResult) -> ToolResult:
+    """The text between tags, and behind it the list of files as lines."""
+    if result.is_error:
+        return _think_error(desk, result)
+    text = result.text.partition("\n")[2]
+    if "</skill_content>" not in text:
+        return replace(result, text=text)  # it is active already
+    lines = [
+        f"- {prompt.one_line(one['path'])} ({one['kind']}, {one['encoding']}, {one['size']} bytes)"
+        for one in result.structured["resources"]
+    ]
+    listed = ["Bundled resources:", *lines] if lines else ["No bundled resources."]
+    body = text.rpartition("</skill_content>")[0] + "</skill_content>"
+    return replace(result, text="\n".join([body, *listed]))
+
+
+def _think_script(desk: Desk, result: ToolResult) -> ToolResult:
+    """The value of a function, the streams of a program, and files and logs only when there are any."""
+    if result.is_error:
+        return _think_error(desk, result)
+    made = result.structured
+    if made["status"] in ("awaiting_approval", "lost"):
+        return result
+    fields = {name: made[name] for name in ScriptResult.model_fields if name in made}
+    value = ScriptResult.model_validate(fields).as_think()
+    if isinstance(value, dict) and set(value) == {"error"}:
+        text = f"Skill script failed: {value['error']}"
+        if made["error"] is None and made["stderr"]:  # it did not get as far as to say it itself
+            text += f"\n{made['stderr']}"
+    else:
+        text = json.dumps(value, ensure_ascii=False)
+    structured = value if isinstance(value, dict) else {"result": value}
+    return replace(result, text=printable(text), structured=structured)
+
+
+_SCRIPT = Offer("run_skill_script", "run_skill_script", {"name": "skill"})
+_NAMES = (
+    *("skill_load", "skill_unload", "skill_select_docs", "skill_list_docs", "read_skill_resource"),
+    *("workspace_exec", "workspace_write_stdin", "workspace_kill_session", "workspace_list_files"),
+    *("workspace_read_file", "workspace_write_file", "workspace_edit_file", "workspace_save_artifact"),
 )
+_TRPC = (*map(Offer, _NAMES[:5], _NAMES[:5]), _SCRIPT, *map(Offer, _NAMES[5:], _NAMES[5:]))
 
 _PROFILES = (
-    Profile("trpc", _TRPC),
+    Profile("trpc", _TRPC, require_loaded=True),
     Profile(
         "think",
         (
@@ -115,9 +162,10 @@ _PROFILES = (
                 "activate_skill",
                 {"name": "skill"},
                 hidden=("query",),
-                shape=_without_first_line,
+                shape=_think_load,
             ),
-            Offer("read_skill_resource", "read_skill_resource", {"name": "skill"}),
+            Offer("read_skill_resource", "read_skill_resource", {"name": "skill"}, shape=_think_error),
+            replace(_SCRIPT, hidden=("inputs",), shape=_think_script, shaped=True),
         ),
         header="Call activate_skill with a skill's name before you use the skill. Available skills:\n",
         guidance="",
@@ -131,6 +179,8 @@ _PROFILES = (
         header="Available skills (load one with loadSkill before you use its tools):",
         guidance="",
         skill_id=flow_id,
+        nested=True,
+        mode="run",
     ),
     Profile(
         "ai-sdk",

@@ -7,16 +7,13 @@ of whoever put them there: what `discover_skills` finds is shown to a model and 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
 from executor.errors import BadPathError, BadRequestError, ExecutorError
-from executor.guest import records
 from executor.session import AsyncSession
 from executor.skills.document import parse
-from executor.workspace import layout
 
 
 @dataclass(frozen=True)
@@ -66,16 +63,8 @@ class Sandbox:
 
     async def readdir(self, path: str, *, withFileTypes: bool = True) -> list[DirEntry]:
         """The entries of a folder, sorted by name. BadPathError when there is none."""
-        root = os.fsencode(layout.absolute(path))
-        listing = await (await self._session._ready()).list_files([root], recursive=False)
-        canonical = listing.roots.get(root)
-        if not isinstance(canonical, bytes) or any(entry.path == canonical for entry in listing.entries):
-            raise BadPathError(f"{path!r} is no folder")
-        found = [
-            DirEntry(os.fsdecode(entry.path.rpartition(b"/")[2]), entry.kind == records.FOLDER)
-            for entry in listing.entries
-        ]
-        return sorted(found, key=lambda entry: entry.name)
+        entries = await self._session.list_files(path)
+        return [DirEntry(entry.name, entry.type == "folder") for entry in entries]
 
     async def exec(self, command: str) -> Output:
         """Run a shell command line to its end, or to the time-out of the settings."""

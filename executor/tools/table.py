@@ -11,12 +11,14 @@ from typing import Any, Literal
 
 from pydantic import BaseModel
 
-from executor.tools import commands, files, inputs, invoke, knowledge, outputs
+from executor.tools import commands, files, inputs, invoke, knowledge, outputs, scripts
 from executor.tools.desk import Desk
 from executor.tools.results import ToolResult
 
-Needs = Literal["skills", "sandbox", "artifacts"]
-"""`skills`: at least one skill. `sandbox`: left out in knowledge-only mode. `artifacts`: also a store."""
+Needs = Literal["skills", "scripts", "sandbox", "artifacts"]
+"""`skills`: at least one skill. All else is left out in knowledge-only mode: `sandbox`; `scripts`, which also
+needs a skill; `artifacts`, which needs a store.
+"""
 
 
 @dataclass(frozen=True)
@@ -109,6 +111,15 @@ _ROWS = (
         outputs.ResourceRead,
         knowledge.read_skill_resource,
         read_only=True,
+    ),
+    Tool(
+        "run_skill_script",
+        "scripts",
+        "Run a script of a skill with an input and return what it gives back, what it wrote and its files in "
+        "out/. It may call the tools that were granted.",
+        inputs.RunScript,
+        outputs.ScriptOutput,
+        scripts.run_skill_script,
     ),
     Tool(
         "workspace_exec",

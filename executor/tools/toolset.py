@@ -13,35 +13,37 @@ Rules of this module:
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import inspect
-import json
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from xml.sax.saxutils import escape
 
 from pydantic import ValidationError
 
+from executor.bridge import ApprovalRequest, Decision
 from executor.errors import BadRequestError, ExecutorError, SkillNotFoundError
 from executor.executor import AsyncExecutor
+from executor.models import Input
 from executor.places import data_dir
 from executor.session import AsyncSession
 from executor.skills import prompt
+from executor.skills.catalogue import Filter, fingerprint
 from executor.skills.repository import Skill
 from executor.skills.state import Loaded, LoadRequest, Mode, SkillState, merge_requests
 from executor.skills.store import StateStore
-from executor.sync import Executor, Session
-from executor.tools import commands, invoke, knowledge
-from executor.tools.desk import Desk, HostTool, Options, Progress, progress
-from executor.tools.exports import Definition, export, schema
-from executor.tools.inputs import InvokeSkill
+from executor.state import FILE
+from executor.tools import commands, desk, invoke, knowledge, offers, scripts
+from executor.tools.desk import Desk, Grants, HostTool, Options, Progress, progress
+from executor.tools.exports import Definition, export
+from executor.tools.inputs import InvokeSkill, read_arguments, wrong_arguments
 from executor.tools.profiles import Offer, profile, skill_named
 from executor.tools.results import RefusedError, ToolResult, failure
 from executor.tools.table import TABLE
 from executor.workspace.artifacts import ArtifactStore
 from executor.workspace.text import printable, printable_name
-
-MAX_ENUM = 256  # skills whose names stand in the schemas
 
 
 class SkillToolset:
@@ -49,12 +51,14 @@ class SkillToolset:
 
     `session`: an open session, or the id of one to open when a tool needs it. `agent`: whose loaded skills
     and running commands these are; those of another agent are never seen. `profile`: which tools, under which
-    names (`executor.tools.PROFILES`). `mode`: how long a load lives (`SkillState`). `max_loaded`: how many
-    skills may be loaded. `state`: the store, or its file (default `state.sqlite` in the data folder).
+    names (`executor.tools.PROFILES`). `mode`: how long a load lives (`SkillState`), default the profile's.
+    `max_loaded`: how many skills may be loaded. `state`: the store, or its file (default `state.sqlite` in
+    the state folder).
     `artifacts`: the store, its folder, or False for none (default `artifacts` in the data folder). `allow`:
-    names of the tools to offer, of the profile's. `knowledge_only`: no tool that needs a sandbox. `visible`:
-    which skills this agent may see; a hidden one does not exist for it. `scoped`: tools of the application by
-    the skill that brings them. BadRequestError for what does not fit together.
+    names of the tools to offer, of the profile's. `knowledge_only`: no tool that needs a sandbox.
+    `filter(context, summary)`: whether a skill exists for a request (`request`). `scoped`: tools of the
+    application by the skill that brings them. `grant`: what scripts may call, or a function that says it for
+    a skill, asked for each run; default what the session grants. BadRequestError for what does not fit.
     """
 
     def __init__(
@@ -64,14 +68,15 @@ class SkillToolset:
         session: AsyncSession | str,
         agent: str = "main",
         profile: str = "trpc",
-        mode: Mode = "turn",
+        mode: Mode | None = None,
         max_loaded: int | None = None,
         state: StateStore | str | Path | None = None,
         artifacts: ArtifactStore | str | Path | bool = True,
         allow: Iterable[str] | None = None,
         knowledge_only: bool = False,
-        visible: Callable[[Skill], bool] | None = None,
+        filter: Filter | None = None,
         scoped: Mapping[str, Sequence[HostTool]] | None = None,
+        grant: Grants | None = None,
         options: Options | None = None,
     ) -> None:
         if not isinstance(executor, AsyncExecutor):
@@ -91,33 +96,47 @@ class SkillToolset:
             executor,
             session,
             agent=agent,
-            state=SkillState(self._store, session=session_id, agent=agent, mode=mode, most=max_loaded),
+            state=SkillState(
+                self._store, session=session_id, agent=agent, mode=mode or self.profile.mode, most=max_loaded
+            ),
             options=options or Options(),
             artifacts=artifacts or None,
-            visible=visible,
+            chosen=filter,
             scoped=scoped or {},
+            grant=grant,
+            require_loaded=self.profile.require_loaded,
+            nested=self.profile.nested,
         )
         self._offers = self._choose(allow, knowledge_only)
         self._scoped = _by_name(self._desk.scoped, {offer.name for offer in self._offers})
 
     def _choose(self, allow: Iterable[str] | None, knowledge_only: bool) -> tuple[Offer, ...]:
-        offers = self.profile.offers
+        chosen = self.profile.offers
         if allow is not None:
             wanted = set(allow)
-            names = {offer.name for offer in offers}
+            names = {offer.name for offer in chosen}
             if wanted - names:
                 raise BadRequestError(
                     f"the profile {self.profile.name!r} has no tool {sorted(wanted - names)[0]!r}",
-                    hint=f"Its tools: {', '.join(offer.name for offer in offers)}.",
+                    hint=f"Its tools: {', '.join(offer.name for offer in chosen)}.",
                 )
-            offers = tuple(offer for offer in offers if offer.name in wanted)
+            chosen = tuple(offer for offer in chosen if offer.name in wanted)
         if knowledge_only:
-            offers = tuple(offer for offer in offers if TABLE[offer.tool].needs == "skills")
+            chosen = tuple(offer for offer in chosen if TABLE[offer.tool].needs == "skills")
         if self._desk.artifacts is None:
-            offers = tuple(offer for offer in offers if TABLE[offer.tool].needs != "artifacts")
-        return offers
+            chosen = tuple(offer for offer in chosen if TABLE[offer.tool].needs != "artifacts")
+        return chosen
 
     # -- for the application --
+
+    @contextlib.contextmanager
+    def request(self, context: Any) -> Iterator[None]:
+        """What is called in the block belongs to one request, of which `filter` is told `context`."""
+        token = desk.context.set(context)
+        try:
+            yield
+        finally:
+            desk.context.reset(token)
 
     @property
     def state(self) -> SkillState:
@@ -158,7 +177,10 @@ class SkillToolset:
     def definitions(self, form: str = "json-schema") -> list[dict[str, Any]]:
         """The tools for `openai`, `anthropic`, `mcp` or `json-schema`. Loading changes none of it."""
         skills = self._desk.skills()
-        offered = [self._definition(offer, skills) for offer in self._offered(skills)]
+        offered = [
+            offers.definition(self.profile, offer, skills, most=self._desk.options.max_overview)
+            for offer in self._offered(skills)
+        ]
         offered += [
             Definition(tool.name, tool.description, dict(tool.input_schema), None, False)
             for tool in self._scoped.values()
@@ -208,12 +230,15 @@ class SkillToolset:
         missing = prompt.not_shown(loaded, texts)
         return missing if conversation is not None else [one for one in missing if one.declared]
 
-    async def begin_turn(self, declared: Sequence[LoadRequest] = ()) -> None:
+    async def begin_turn(self, declared: Sequence[LoadRequest] = ()) -> bool:
         """A new turn of the conversation: loads of mode `turn` end, and `declared` skills are loaded.
 
-        All of them or none: BadRequestError for a request that contradicts itself or asks for a document or
-        a skill that is not there, before anything has changed.
+        The catalogue is looked at now and stays as it is for the turn; what is loaded keeps its text. Returns
+        whether it is another one than in the turn before, be that of another process.
+        All declared loads or none: BadRequestError for a request that contradicts itself or asks for a
+        document or a skill that is not there, before anything has changed.
         """
+        catalogue = await asyncio.to_thread(self._desk.look)
         requests = merge_requests(declared, most=self.state.most)
         expansions = []
         for request in requests:
@@ -224,9 +249,11 @@ class SkillToolset:
                 )
             except RefusedError as error:
                 raise BadRequestError(f"declared load: {error.message}", hint=error.hint) from None
-        self.state.begin_turn(expansions)
+        changed = self.state.begin_turn(expansions, catalogue=fingerprint(catalogue))
+        self._desk.begin_turn(catalogue)
         for expansion in expansions:
             self._desk.stage_anew(expansion.skill)
+        return changed
 
     def begin_request(self, conversation: Iterable[str] | None = None) -> str:
         """A model request: what has served its time ends. Returns `system_prompt(conversation)` for it."""
@@ -265,14 +292,23 @@ class SkillToolset:
         """
         if self._desk.artifacts is None:
             raise BadRequestError("there is no place for artifacts here")
-        store = self._desk.artifacts
         session = await self._desk.session()
-        artifact = store.resolve(ref)
-        path = to or f"inputs/{artifact.name.rpartition('/')[2]}"
-        if pin:
-            artifact = store.resolve(ref, pin=path)
-        await session.put(path, store.read(artifact))
-        return path
+        (staged,) = await session.stage_inputs([Input(ref, to, pin=pin)], artifacts=self._desk.artifacts)
+        return staged.path
+
+    @property
+    def pending(self) -> list[ApprovalRequest]:
+        """The calls of scripts that wait for a decision."""
+        return scripts.pending(self._desk)
+
+    async def resume(self, run_id: str, decisions: Mapping[str, bool | Decision]) -> ToolResult:
+        """Decide about calls of a script that waits, by `call_id`; its result, or what it waits for now."""
+        try:
+            result = await scripts.resume(self._desk, run_id, decisions)
+        except (RefusedError, ExecutorError) as error:
+            return failure(error)
+        offer = next((offer for offer in self._offers if offer.tool == "run_skill_script"), None)
+        return result if offer is None or offer.shape is None else offer.shape(self._desk, result)
 
     async def close(self) -> None:
         """End this agent's commands. The session stays open: it belongs to whoever opened it."""
@@ -297,7 +333,7 @@ class SkillToolset:
         """
         offer = next((offer for offer in self._offers if offer.name == name), None)
         try:
-            given = _arguments(arguments)
+            given = read_arguments(arguments)
             if offer is None:
                 return await self._call_scoped(name, given)
             result = await self._call(offer, given, progress)
@@ -313,17 +349,20 @@ class SkillToolset:
         for theirs, value in given.items():
             known = offer.arguments.get(theirs, theirs)
             if theirs in offer.hidden or (known == theirs and theirs in offer.arguments.values()):
-                raise RefusedError(f"{offer.name}: unknown argument {theirs!r}", self._usage(offer))
+                raise RefusedError(
+                    f"{offer.name}: unknown argument {theirs!r}", offers.usage(self.profile, offer)
+                )
             ours[known] = value
         fields = tool.input.model_fields
         # Models write null for what they leave out.
         ours = {key: value for key, value in ours.items() if value is not None or key not in fields}
         if isinstance(ours.get("skill"), str) and self.profile.skill_id is not str:
-            ours["skill"] = skill_named(self.profile, self._desk.skills(), ours["skill"].strip())
+            ours["skill"] = skill_named(self.profile, self._desk.known(), ours["skill"].strip())
         try:
             checked = tool.input.model_validate(ours)
         except ValidationError as error:
-            raise RefusedError(_wrong(offer, error), self._usage(offer), kind="InvalidArguments") from None
+            wrong = wrong_arguments(offer.name, offer.arguments, error)
+            raise RefusedError(wrong, offers.usage(self.profile, offer), kind="InvalidArguments") from None
         if self.profile.permissions and tool.needs != "skills":
             invoke.permit(self._desk, offer.name, checked)
         token = progress.set(report)
@@ -361,129 +400,8 @@ class SkillToolset:
     # -- inside --
 
     def _offered(self, skills: list[Skill]) -> list[Offer]:
-        return [offer for offer in self._offers if skills or TABLE[offer.tool].needs != "skills"]
-
-    def _definition(self, offer: Offer, skills: list[Skill]) -> Definition:
-        tool = TABLE[offer.tool]
-        made = schema(tool.input)
-        theirs = {ours: name for name, ours in offer.arguments.items()}
-        properties = {
-            theirs.get(name, name): field
-            for name, field in made.get("properties", {}).items()
-            if name not in offer.hidden
-        }
-        names = sorted(self.profile.skill_id(skill.slug) for skill in skills)
-        if "skill" in made.get("properties", {}) and 0 < len(names) <= MAX_ENUM:
-            properties[theirs.get("skill", "skill")]["enum"] = names
-        parameters: dict[str, Any] = {"type": "object", "properties": properties}
-        if required := [theirs.get(name, name) for name in made.get("required", [])]:
-            parameters["required"] = required
-        parameters["additionalProperties"] = False
-        output = None if offer.shaped else schema(tool.output, output=True)
-        description = offer.description or tool.description
-        if offer.name == self.profile.catalogue_in and names:
-            listed = prompt.overview(
-                skills, most=self._desk.options.max_overview, header="<available_skills>"
-            )
-            description += f"\n\n{listed}\n</available_skills>"
-        return Definition(offer.name, description, parameters, output, tool.read_only)
-
-    def _usage(self, offer: Offer) -> str:
-        properties = self._definition(offer, []).input_schema
-        required = properties.get("required", [])
-        names = [name if name in required else f"{name}?" for name in properties["properties"]]
-        return f"Arguments of {offer.name}: {', '.join(names) or 'none'}"
-
-
-class SyncSkillToolset:
-    """The same for an `Executor`, without an event loop. See `SkillToolset` for the arguments."""
-
-    def __init__(self, executor: Executor, *, session: Session | str, **options: Any) -> None:
-        if not isinstance(executor, Executor):
-            raise BadRequestError(
-                f"SyncSkillToolset works with an Executor, and this is {type(executor).__name__}",
-                hint="With an event loop: SkillToolset(AsyncExecutor(…), …).",
-            )
-        self._loop = executor._loop
-        inner = session if isinstance(session, str) else session._inner
-        self._inner = SkillToolset(executor._inner, session=inner, **options)
-        self.profile = self._inner.profile
-
-    @property
-    def state(self) -> SkillState:
-        """What this agent has loaded."""
-        return self._inner.state
-
-    @property
-    def artifacts(self) -> ArtifactStore | None:
-        """Where artifacts are kept."""
-        return self._inner.artifacts
-
-    def session(self) -> Session:
-        """The session, started, with the files of the loaded skills in it."""
-        return Session(self._loop, self._loop.run(self._inner.session()))
-
-    @property
-    def opened(self) -> Session | None:
-        """The session, if a tool has needed it."""
-        inner = self._inner.opened
-        return None if inner is None else Session(self._loop, inner)
-
-    def skills(self) -> list[Skill]:
-        """The skills that this agent may see, sorted by slug."""
-        return self._inner.skills()
-
-    def skill(self, name: str) -> Skill:
-        """One of them, by any of its names. SkillNotFoundError."""
-        return self._inner.skill(name)
-
-    def load(self, skill: Skill) -> Loaded:
-        """Load a skill for the caller, as a tool's call does for the model."""
-        return self._loop.run(self._inner.load(skill))
-
-    def definitions(self, form: str = "json-schema") -> list[dict[str, Any]]:
-        """The tools as `openai`, `anthropic`, `mcp` or `json-schema` want them."""
-        return self._inner.definitions(form)
-
-    def system_prompt(
-        self, conversation: Iterable[str] | None = None, *, prompts: prompt.Prompts | None = None
-    ) -> str:
-        """The text about skills and the workspace for the system message."""
-        return self._inner.system_prompt(conversation, prompts=prompts)
-
-    def begin_turn(self, declared: Sequence[LoadRequest] = ()) -> None:
-        """A new turn of the conversation: loads of mode `turn` end, and `declared` skills are loaded."""
-        self._loop.run(self._inner.begin_turn(declared))
-
-    def begin_request(self, conversation: Iterable[str] | None = None) -> str:
-        """A model request: what has served its time ends. Returns the system text for it."""
-        return self._inner.begin_request(conversation)
-
-    def slash(self, text: str, builtins: Collection[str] = ()) -> invoke.Slash:
-        """What a user's line means. See `SkillToolset.slash`."""
-        return self._inner.slash(text, builtins)
-
-    def invoke(self, name: str, args: str = "") -> invoke.Invocation:
-        """Invoke a skill for the user. See `SkillToolset.invoke`."""
-        return self._loop.run(self._inner.invoke(name, args))
-
-    def put_artifact(self, ref: str, to: str = "", *, pin: bool = False) -> str:
-        """Put an artifact into the workspace, by default at `inputs/<name>`; returns the path."""
-        return self._loop.run(self._inner.put_artifact(ref, to, pin=pin))
-
-    def close(self) -> None:
-        """End this agent's commands. The session stays open."""
-        self._loop.run(self._inner.close())
-
-    def call(
-        self,
-        name: str,
-        arguments: Mapping[str, Any] | str | None = None,
-        *,
-        progress: Progress | None = None,
-    ) -> ToolResult:
-        """Call a tool. `progress` is called in the loop's thread."""
-        return self._loop.run(self._inner.call(name, arguments, progress=progress))
+        needless = ("sandbox", "artifacts")
+        return [offer for offer in self._offers if skills or TABLE[offer.tool].needs in needless]
 
 
 # The argument of the same name hides it above.
@@ -491,8 +409,7 @@ _profile = profile
 
 
 def _state_file(executor: AsyncExecutor) -> Path:
-    folder = executor.settings.state_dir
-    return (Path(folder) if folder else data_dir()) / "state.sqlite"
+    return executor.store.folder / FILE
 
 
 def _by_name(scoped: Mapping[str, Sequence[HostTool]], taken: set[str]) -> dict[str, HostTool]:
@@ -503,39 +420,3 @@ def _by_name(scoped: Mapping[str, Sequence[HostTool]], taken: set[str]) -> dict[
             if tool.name in taken or found.setdefault(tool.name, tool) is not tool:
                 raise BadRequestError(f"two different tools are called {tool.name!r}")
     return found
-
-
-def _arguments(given: Mapping[str, Any] | str | None) -> dict[str, Any]:
-    if isinstance(given, str):
-        try:
-            given = json.loads(given) if given.strip() else {}
-        except ValueError as error:
-            raise RefusedError(
-                f"the arguments are no JSON: {error}", "Send one JSON object.", kind="InvalidArguments"
-            ) from None
-    if given is None:
-        return {}
-    if not isinstance(given, Mapping):
-        raise RefusedError(
-            f"the arguments are {type(given).__name__} and not an object",
-            "Send one JSON object.",
-            kind="InvalidArguments",
-        )
-    return {str(key): value for key, value in given.items()}
-
-
-def _wrong(offer: Offer, error: ValidationError) -> str:
-    """What is wrong with the arguments, each with the value that was given."""
-    theirs = {ours: name for name, ours in offer.arguments.items()}
-    said = []
-    for problem in error.errors()[:5]:
-        where = [str(part) for part in problem["loc"]]
-        name = ".".join([theirs.get(where[0], where[0]), *where[1:]]) if where else "arguments"
-        if problem["type"] == "missing":
-            said.append(f"{name} is required")
-        elif problem["type"] == "extra_forbidden":
-            said.append(f"unknown argument {name!r}")
-        else:
-            value = repr(problem["input"])
-            said.append(f"{name}={value if len(value) <= 80 else value[:77] + '...'}: {problem['msg']}")
-    return f"{offer.name}: " + "; ".join(said)

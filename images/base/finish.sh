@@ -32,3 +32,11 @@ find /var/tmp -xdev -mindepth 1 -delete
 find /usr/lib/python3 /usr/lib/python3.* -name __pycache__ -type d -prune -exec rm -rf {} +
 PYTHONHASHSEED=0 PYTHONDONTWRITEBYTECODE=1 python3 -I -m compileall -q -f -j 1 --invalidation-mode unchecked-hash \
     /usr/lib/python3 /usr/lib/python3.[0-9]*
+
+# The same for runs: PYTHONPYCACHEPREFIX is set for them, and Python then looks nowhere else. The guest links what is
+# below this folder into the cache of each sandbox; without it the first import of a session compiles the library.
+cd / && find usr/lib/python3.[0-9]* -path '*/__pycache__/*.pyc' | while read -r file; do
+    folder=/usr/lib/executor/pycache/${file%/__pycache__/*}
+    mkdir -p "$folder"
+    ln -s "/$file" "$folder/"
+done

@@ -91,7 +91,7 @@ NODE = {
     "docx": "import { Packer, Document } from 'docx'\nawait Packer.toBuffer(new Document({ sections: [] }))",
     "pptxgenjs": "import P from 'pptxgenjs'\nconst p = new P(); p.addSlide(); await p.write('nodebuffer')",
     "pdf-lib": "import { PDFDocument } from 'pdf-lib'\nawait (await PDFDocument.create()).save()",
-    "sharp": "import sharp from 'sharp'\nawait sharp(Buffer.from('<svg width=\"4\" height=\"4\"/>')).toBuffer()",
+    "sharp": "import sharp from 'sharp'\nawait sharp({ text: { text: 'x' } }).png().toBuffer()",
     "marked": "import { marked } from 'marked'\nif (!marked('# x').includes('<h1')) throw new Error()",
 }
 
