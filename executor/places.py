@@ -21,3 +21,12 @@ def data_dir() -> Path:
     if sys.platform != "win32" and os.geteuid() == 0:
         return Path("/var/lib/executor")
     return platformdirs.user_data_path("executor")
+
+
+def cache_dir() -> Path:
+    """Folder for what can be fetched again. It may not exist yet.
+
+    `$SKILLS_CACHE_DIR`, else `skills` in the user's cache folder.
+    """
+    chosen = os.environ.get("SKILLS_CACHE_DIR")
+    return Path(chosen).absolute() if chosen else platformdirs.user_cache_path("executor") / "skills"

@@ -233,6 +233,7 @@ def _unpack(
             npm.install(
                 lock.node,
                 specs,
+                lock.declared.get("node_optional", ()),
                 lock.target,
                 part,
                 cache=store.cache / "npm",

@@ -50,6 +50,8 @@ class Wanted:
     spec: str
     where: str
     """File and line: `scripts/requirements.txt:3`."""
+    optional: bool = False
+    """Left out where the platform does not have it (npm's `optionalDependencies`)."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +91,8 @@ class Declared:
         return {
             "python": sorted({wanted.spec for wanted in self.python}),
             "constraints": sorted({wanted.spec for wanted in self.constraints}),
-            "node": sorted({wanted.spec for wanted in self.node}),
+            "node": sorted({wanted.spec for wanted in self.node if not wanted.optional}),
+            "node_optional": sorted({wanted.spec for wanted in self.node if wanted.optional}),
         }
 
 
@@ -286,7 +289,8 @@ def _script_block(path: str, data: bytes, found: Declared) -> None:
 
 def _package_json(path: str, data: bytes, files: dict[str, bytes], found: Declared) -> None:
     table = _json(path, data, found)
-    wanted = {**_map(table.get("optionalDependencies")), **_map(table.get("dependencies"))}
+    optional = _map(table.get("optionalDependencies"))
+    wanted = {**_map(table.get("dependencies")), **optional}
     if not wanted:
         return
     folder = path.rpartition("/")[0]
@@ -294,7 +298,7 @@ def _package_json(path: str, data: bytes, files: dict[str, bytes], found: Declar
         found.notes.append(f"{path} is not used: {found.node[0].where} is nearer to the skill")
         return
     for name, spec in wanted.items():
-        _node(name, spec, path, found)
+        _node(name, spec, path, found, optional=name in optional)
     found.node_folder = folder
     beside = f"{folder}/" if folder else ""
     lock = files.get(f"{beside}package-lock.json")
@@ -309,7 +313,14 @@ def _package_json(path: str, data: bytes, files: dict[str, bytes], found: Declar
             found.notes.append(f"{beside}{other} is not used")
 
 
-def _node(name: str, spec: Any, where: str, found: Declared, into: list[Wanted] | None = None) -> None:
+def _node(
+    name: str,
+    spec: Any,
+    where: str,
+    found: Declared,
+    into: list[Wanted] | None = None,
+    optional: bool = False,
+) -> None:
     into = found.node if into is None else into
     if not _NPM_NAME.fullmatch(name) or len(name) > 214:
         found.refused.append(Refusal(where, f"{name[:80]!r} is no package name"))
@@ -318,8 +329,8 @@ def _node(name: str, spec: Any, where: str, found: Declared, into: list[Wanted] 
             Refusal(where, f"{name} is to come from {str(spec)[:80]!r}, not from the operator's registry")
         )
     else:
-        wanted = Wanted("node", f"{name}@{spec.strip() or '*'}", where)
-        if wanted not in into:
+        wanted = Wanted("node", f"{name}@{spec.strip() or '*'}", where, optional)
+        if all(other.spec != wanted.spec for other in into):
             into.append(wanted)
 
 

@@ -79,8 +79,10 @@ def resolve(
 
     `known`: a lock to begin with. `unscripted`: packages whose install script may be left out.
     """
-    specs = dict(_split(item.spec) for item in wanted)
-    _project(scratch, specs, known and checked(known, unscripted))
+    items = list(wanted)
+    specs = [item.spec for item in items if not item.optional]
+    optional = [item.spec for item in items if item.optional]
+    _project(scratch, specs, optional, known and checked(known, unscripted))
     argv = [*npm(), "install", "--package-lock-only", *_QUIET, *_platform(target)]
     run(argv, scratch, environment(cache, offline=False), _HINTS, "the packages of Node cannot be resolved")
     table = json.loads((scratch / "package-lock.json").read_text("utf-8"))
@@ -90,6 +92,7 @@ def resolve(
 def install(
     packages: Mapping[str, NodePackage],
     specs: Iterable[str],
+    optional: Iterable[str],
     target: Target,
     folder: Path,
     *,
@@ -98,7 +101,7 @@ def install(
     offline: bool,
 ) -> None:
     """Unpack locked packages into `folder/node_modules`."""
-    _project(scratch, dict(map(_split, specs)), packages)
+    _project(scratch, specs, optional, packages)
     argv = [*npm(), "ci", "--omit=dev", *_QUIET, *_platform(target)]
     run(argv, scratch, environment(cache, offline), _HINTS, "the packages of Node cannot be installed")
     made = scratch / "node_modules"
@@ -151,25 +154,23 @@ def _platform(target: Target) -> list[str]:
     return [f"--{key}={value}" for key, value in target.npm_platform.items()]
 
 
-def _project(scratch: Path, specs: Mapping[str, str], packages: Mapping[str, NodePackage] | None) -> None:
-    project = {"name": "layer", "version": "1.0.0", "private": True, "dependencies": dict(specs)}
-    (scratch / "package.json").write_text(json.dumps(project))
+def _project(
+    scratch: Path,
+    specs: Iterable[str],
+    optional: Iterable[str],
+    packages: Mapping[str, NodePackage] | None,
+) -> None:
+    wanted = {"dependencies": dict(map(_split, specs)), "optionalDependencies": dict(map(_split, optional))}
+    project = {"name": "layer", "version": "1.0.0", **wanted}
+    (scratch / "package.json").write_text(json.dumps({**project, "private": True}))
     if packages:
-        lock = {
-            "name": "layer",
-            "version": "1.0.0",
-            "lockfileVersion": 3,
-            "requires": True,
-            "packages": {
-                "": {"name": "layer", "version": "1.0.0", "dependencies": dict(specs)},
-                **{
-                    place: {
-                        **{key: value for key, value in item.more.items() if key in _FLAGS},
-                        "version": item.version,
-                        "integrity": item.integrity,
-                    }
-                    for place, item in packages.items()
-                },
-            },
+        entries = {
+            place: {
+                **{key: value for key, value in item.more.items() if key in _FLAGS},
+                "version": item.version,
+                "integrity": item.integrity,
+            }
+            for place, item in packages.items()
         }
+        lock = {**project, "lockfileVersion": 3, "requires": True, "packages": {"": project, **entries}}
         (scratch / "package-lock.json").write_text(json.dumps(lock))

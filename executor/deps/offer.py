@@ -20,7 +20,8 @@ class Layers:
     def __init__(self, store: LayerStore, mode: Mode, bench: Bench) -> None:
         self.store = store
         self.mode = mode
-        self._bench = bench
+        self.bench = bench
+        """Opens a session in which layers are made, for `executor.deps.building`."""
 
     async def of(self, skill: Path, digest: str) -> Layer | None:
         """The layer that a skill of this content is to have. DependencyError when it cannot have it."""
@@ -38,7 +39,7 @@ class Layers:
         layer = layer_of(lock) if lock is not None else None
         if lock is not None and (layer is None or self.store.built(layer.digest)):
             return
-        async with self._bench() as bench:
+        async with self.bench() as bench:
             if lock is None:
                 lock = await building.lock(skill, bench, self.store)
                 locks.write(self.store.locks / f"{digest}.lock", lock)
