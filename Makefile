@@ -58,7 +58,7 @@ bench-peers: setup ## the same jobs by other packages, each in an environment of
 	@$(ENGINE) -- $(BASH_C) '$(IMAGES) && $(PYTHON) -m tests.bench.peers $(BENCH_ARGS)'
 
 soak: setup ## the same, for a long time
-	@$(ENGINE) -- $(BASH_C) '$(IMAGES) && EXECUTOR_SOAK=1 $(BIN)/pytest tests/unit tests/hostile $(PYTEST_ARGS) \
+	@$(ENGINE) -- $(BASH_C) '$(IMAGES) && EXECUTOR_SOAK=1 $(BIN)/pytest tests/unit tests/hostile tests/faults $(PYTEST_ARGS) \
 		&& EXECUTOR_SOAK=1 $(BIN)/pytest tests/conformance/test_executor_test.py -k side_by_side --timeout 7200'
 
 test-office: setup-test ## build images/office (large) and test each of its tools on both runtimes

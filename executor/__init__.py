@@ -66,7 +66,16 @@ if TYPE_CHECKING:
         Usage,
         WaitingCall,
     )
-    from executor.session import AsyncFile, AsyncRun, AsyncSession, Collected, RunOutput
+    from executor.session import (
+        AsyncFile,
+        AsyncRun,
+        AsyncSession,
+        Collected,
+        LoadStep,
+        PutStep,
+        RunOutput,
+        RunStep,
+    )
     from executor.settings import PoolSettings, Settings
     from executor.sync import Executor, File, Run, Session
 
@@ -100,6 +109,7 @@ __all__ = [
     "ImageMissingError",
     "Input",
     "Limits",
+    "LoadStep",
     "NetworkPolicy",
     "NetworkRule",
     "OutputFile",
@@ -109,8 +119,10 @@ __all__ = [
     "PoolSettings",
     "ProtocolError",
     "PublicToolError",
+    "PutStep",
     "Run",
     "RunOutput",
+    "RunStep",
     "RuntimeUnavailableError",
     "SandboxError",
     "SandboxFile",
@@ -193,7 +205,16 @@ _HOMES = {
         "Usage",
         "WaitingCall",
     ),
-    "executor.session": ("AsyncFile", "AsyncRun", "AsyncSession", "Collected", "RunOutput"),
+    "executor.session": (
+        "AsyncFile",
+        "AsyncRun",
+        "AsyncSession",
+        "Collected",
+        "LoadStep",
+        "PutStep",
+        "RunOutput",
+        "RunStep",
+    ),
     "executor.settings": ("PoolSettings", "Settings"),
     "executor.sync": ("Executor", "File", "Run", "Session"),
 }

@@ -104,6 +104,22 @@ async def examine(settings: Settings) -> Report:
     return Report(checks, trials, auto, why)
 
 
+async def reaped(settings: Settings) -> dict[str, list[str]]:
+    """Remove what dead executors of this machine left: runtime → what was removed. Runtimes that do not work
+    here are left out.
+    """
+    found: dict[str, list[str]] = {}
+    for runtime in (ContainerRuntime(docker_host=settings.docker_host or None), LocalRuntime()):
+        try:
+            await runtime.check()
+            found[runtime.name] = await asyncio.to_thread(runtime.reap)
+        except (ExecutorError, OSError):
+            continue
+        finally:
+            await runtime.close()
+    return found
+
+
 # --- this machine -------------------------------------------------------------------------------------------
 
 

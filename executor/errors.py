@@ -10,6 +10,7 @@
     ├── SkillError                 about a skill
     │   ├── SkillNotFoundError     no such skill in the roots
     │   ├── SkillUnreadableError   the folder or its SKILL.md cannot be used
+    │   ├── SkillSourceError       a place with skills cannot be reached, or what it has is refused
     │   └── DependencyError        what it needs is not there, cannot be locked, or is refused
     ├── RuntimeUnavailableError    the operator has to do something first
     │   ├── EngineDownError        no Docker engine answers

@@ -33,6 +33,7 @@ from executor.session import AsyncSession
 from executor.session.box import sandbox_spec
 from executor.settings import PoolSettings, Settings, load
 from executor.skills.repository import Repository
+from executor.skills.sources.base import SkillSource
 from executor.workspace.checkpoint import Store
 from executor.workspace.snapshot import Snapshot
 
@@ -42,16 +43,16 @@ _SESSION_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 class AsyncExecutor:
     """Runs skills in sandboxes.
 
-    `skills`: roots, the first wins (default `$SKILLS_ROOT`, then `./skills`). `runtime`: `auto`, `container`,
-    `local`, or a `Runtime` of your own. `image`: see `Settings.image`. `pool`: sandboxes started ahead
-    (default: none). `grant`: what no run of any session gets more than (default: no such bound). `settings`:
-    everything else.
+    `skills`: roots (docs/sources.md) or sources of your own, the first wins (default `$SKILLS_ROOT`, then
+    `./skills`). `runtime`: `auto`, `container`, `local`, or a `Runtime` of your own. `image`: see
+    `Settings.image`. `pool`: sandboxes started ahead (default: none). `grant`: what no run of any session
+    gets more than (default: no such bound). `settings`: everything else.
     """
 
     def __init__(
         self,
         *,
-        skills: Sequence[str | os.PathLike[str]] | None = None,
+        skills: Sequence[str | os.PathLike[str] | SkillSource] | None = None,
         runtime: str | Runtime | None = None,
         image: str | None = None,
         pool: PoolSettings | None = None,
@@ -60,7 +61,9 @@ class AsyncExecutor:
     ) -> None:
         overrides: dict[str, Any] = {"image": image, "pool": pool}
         if skills is not None:
-            overrides["skills"] = tuple(os.fspath(root) for root in skills)
+            overrides["skills"] = tuple(
+                root.id if isinstance(root, SkillSource) else os.fspath(root) for root in skills
+            )
         if isinstance(runtime, str):
             overrides["runtime"] = runtime
         if settings is None:
@@ -69,7 +72,7 @@ class AsyncExecutor:
             given = {name: value for name, value in overrides.items() if value is not None}
             settings = Settings.model_validate({**settings.model_dump(), **given})
         self.settings = settings
-        self.repository = Repository(settings.skills)
+        self.repository = Repository(skills or settings.skills)
         self.store = Store(settings.state_folder)
         """Where sessions are kept."""
         self.audit = AuditLog(settings.audit or None)
@@ -134,8 +137,8 @@ class AsyncExecutor:
         `limits`: default `Settings.limits`. `grant`: what none of its runs gets more than. `durable`: it goes
         on with the files of its latest checkpoint if it has one, takes another after each run, and gets a
         fresh sandbox when it loses its own; `limits` are then by default those it had. BadRequestError for an
-        id that is no plain name, for an open session with other limits, another grant or another `durable`,
-        and, at its first use, for a durable one that another process has open.
+        id that is no plain name, for an open session with other limits, another grant or no durability, and
+        (at its first use) for a durable one that another process has open.
         """
         name = session_id if session_id is not None else secrets.token_hex(16)
         return self._open(name, limits, grant, None, durable)
@@ -184,12 +187,11 @@ class AsyncExecutor:
             )
         found = self._sessions.get(name)
         if found is not None and not found.closed and (found.durable or not found.lost):
-            if found.durable != durable:
+            if durable and not found.durable:
                 raise BadRequestError(
-                    f"session {name!r} is open with durable={found.durable}",
-                    hint="Close it first, or use another id.",
+                    f"session {name!r} is open and not durable", hint="Close it first, or use another id."
                 )
-            if found.limits != (limits or (found.limits if durable else self.settings.limits)):
+            if found.limits != (limits or (found.limits if found.durable else self.settings.limits)):
                 raise BadRequestError(
                     f"session {name!r} is open with other limits", hint="Close it first, or use another id."
                 )

@@ -5,11 +5,13 @@ Units: bytes for sizes, seconds for `timeout`, milliseconds where a name ends in
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr
+from pydantic_core import PydanticSerializationError
 
 Status = Literal[
     "ok",  # exit 0
@@ -37,6 +39,7 @@ def parse_size(value: Any) -> Any:
     return int(float(match[1]) * 1024 ** " kmgt".index(match[2].lower() or " "))
 
 
+LARGEST = 1 << 50  # beyond every machine, and within what an engine and a kernel can read
 Size = Annotated[int, BeforeValidator(parse_size)]
 
 
@@ -45,7 +48,7 @@ class Limits(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    memory: Size = Field(1 << 30, ge=64 << 20)
+    memory: Size = Field(1 << 30, ge=64 << 20, le=LARGEST)
     """Memory of all processes and memory-backed files together, swap off. Default 1 GiB."""
     cpus: float = Field(1.0, ge=0.01, le=1024)
     """Processors' worth of time. Default 1."""
@@ -53,13 +56,13 @@ class Limits(BaseModel):
     """Processes and threads. Default 128."""
     open_files: int = Field(1024, ge=64, le=1 << 20)
     """File descriptors of each process. Default 1024."""
-    disk: Size = Field(256 << 20, ge=1 << 20)
+    disk: Size = Field(256 << 20, ge=1 << 20, le=LARGEST)
     """Size of `/workspace`; `/skills` gets half as much again. Default 256 MiB."""
-    inodes: int = Field(16384, ge=256)
+    inodes: int = Field(16384, ge=256, le=LARGEST)
     """Files and folders in `/workspace`, and as many in `/skills`. Default 16,384."""
-    tmp: Size = Field(64 << 20, ge=1 << 20)
+    tmp: Size = Field(64 << 20, ge=1 << 20, le=LARGEST)
     """Size of `/tmp`. Default 64 MiB."""
-    shm: Size = Field(64 << 20, ge=1 << 20)
+    shm: Size = Field(64 << 20, ge=1 << 20, le=LARGEST)
     """Size of `/dev/shm`. Default 64 MiB."""
 
 
@@ -86,7 +89,18 @@ class Usage(BaseModel):
     max_rss_bytes: int = 0
 
 
-class OutputFile(BaseModel):
+class Sandboxed(BaseModel):
+    """Values with names from a sandbox, which may hold lone surrogates: in JSON they are escaped."""
+
+    def model_dump_json(self, *, indent: int | None = None, **options: Any) -> str:
+        """As pydantic's, also for names that UTF-8 cannot hold."""
+        try:
+            return super().model_dump_json(indent=indent, **options)
+        except PydanticSerializationError:
+            return json.dumps(self.model_dump(mode="json", **options), indent=indent)
+
+
+class OutputFile(Sandboxed):
     """One collected file. `read()` and `save()` are methods of the collected object."""
 
     path: str
@@ -158,7 +172,7 @@ class WaitingCall(BaseModel):
     """SHA-256 over tool, input, skill digest and script: what the decision is about."""
 
 
-class ExecResult(BaseModel):
+class ExecResult(Sandboxed):
     """How a run ended, with what it wrote. A failed script is a result like any other."""
 
     status: Status

@@ -67,6 +67,8 @@ class Settings(BaseModel):
     stranger writes to: what lies there is copied into sandboxes."""
     env: dict[str, str] = {}
     """Variables of every run."""
+    skill_env: dict[str, dict[str, str]] = {}
+    """Variables of the runs of a skill, by its name: over `env`, below the caller's."""
     limits: Limits = Limits()
     """Limits of a session that brings none."""
     outputs: OutputLimits = OutputLimits()
@@ -91,6 +93,7 @@ class Settings(BaseModel):
     """File for the record of the calls of granted tools, as JSON lines. Default: kept in memory only."""
     pool: PoolSettings = PoolSettings()
     """Sandboxes started ahead. Default none."""
+
     @field_validator("container_options")
     @classmethod
     def _allowed(cls, value: dict[str, Any]) -> dict[str, Any]:
@@ -183,7 +186,7 @@ def _from_file(path: Path) -> dict[str, Any]:
 
 def _from_text(name: str, text: str) -> Any:
     """A variable's text as the field's type: maps as YAML, lists split as paths are, the rest as it is."""
-    if name in ("container_options", "env", "limits", "outputs", "pool"):
+    if name in ("container_options", "env", "limits", "outputs", "pool", "skill_env"):
         try:
             return yaml.safe_load(text)
         except yaml.YAMLError as error:

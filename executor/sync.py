@@ -27,8 +27,10 @@ from executor.executor import AsyncExecutor
 from executor.models import ExecResult, FileInfo, Input, Limits, OutputFile, OutputLimits, StagedInput
 from executor.runtimes.base import Runtime
 from executor.session import AsyncFile, AsyncRun, AsyncSession, Collected, Command, RunOutput, Source
+from executor.session.prepare import Step
 from executor.settings import PoolSettings, Settings
 from executor.skills.repository import Repository
+from executor.skills.sources.base import SkillSource
 from executor.workspace.artifacts import ArtifactStore
 from executor.workspace.checkpoint import Store
 
@@ -314,6 +316,10 @@ class Session:
         """Bring in what is named by reference. See `AsyncSession.stage_inputs`."""
         return self._loop.run(self._inner.stage_inputs(inputs, artifacts=artifacts))
 
+    def prepare(self, steps: Sequence[Step]) -> list[str]:
+        """Do the steps that are not done yet. See `AsyncSession.prepare`."""
+        return self._loop.run(self._inner.prepare(steps))
+
     def read(self, path: str, *, limit: int | None = None) -> bytes:
         """The bytes of one file of the workspace."""
         return self._loop.run(self._inner.read(path, limit=limit))
@@ -524,16 +530,16 @@ class Session:
 class Executor:
     """Runs skills in sandboxes. See `AsyncExecutor`.
 
-    `skills`: roots, the first wins (default `$SKILLS_ROOT`, then `./skills`). `runtime`: `auto`, `container`,
-    `local`, or a `Runtime` of your own. `image`: see `Settings.image`. `pool`: sandboxes started ahead
-    (default: none). `grant`: what no run of any session gets more than (default: no such bound). `settings`:
-    everything else.
+    `skills`: roots (docs/sources.md) or sources of your own, the first wins (default `$SKILLS_ROOT`, then
+    `./skills`). `runtime`: `auto`, `container`, `local`, or a `Runtime` of your own. `image`: see
+    `Settings.image`. `pool`: sandboxes started ahead (default: none). `grant`: what no run of any session
+    gets more than (default: no such bound). `settings`: everything else.
     """
 
     def __init__(
         self,
         *,
-        skills: Sequence[str | os.PathLike[str]] | None = None,
+        skills: Sequence[str | os.PathLike[str] | SkillSource] | None = None,
         runtime: str | Runtime | None = None,
         image: str | None = None,
         pool: PoolSettings | None = None,

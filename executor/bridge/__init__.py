@@ -8,7 +8,7 @@
     folder.py     a host folder, confined by descriptors
     remote.py     a root that fsspec reaches; files.py has what both need
     network.py    what may be reached on the network: rules, addresses
-    egress.py     the host's end of it; http1.py reads what the scripts write
+    egress.py     the host's end of it; http1.py and hello.py read what scripts write, origin.py connects
     audit.py      the record, hash-chained
     codes.py      what can go wrong, as one table
     shell.py      the Bash commands' words and answers

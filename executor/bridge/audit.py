@@ -134,6 +134,11 @@ def preview(value: Any, secrets: Iterable[str] = ()) -> str:
     return text if len(text) <= PREVIEW else text[: PREVIEW - 3] + "..."
 
 
+def line(text: str, secrets: Iterable[str] = ()) -> str:
+    """A text of one line, without what looks like a secret."""
+    return SECRET_TEXT.sub(STRUCK, strike(text, secrets))[:PREVIEW]
+
+
 def strike(text: str, secrets: Iterable[str]) -> str:
     """JSON text without the given secrets, however JSON writes them."""
     for secret in secrets:

@@ -31,7 +31,7 @@ from typing import Any
 from executor import spans
 from executor.bridge import shell
 from executor.bridge.approvals import ApprovalRequest, Decision, PolicyRequest, decision, request_digest
-from executor.bridge.audit import AuditLog, digest, preview, strike
+from executor.bridge.audit import AuditLog, digest, line, preview, strike
 from executor.bridge.clock import Clock
 from executor.bridge.codes import BridgeError, PublicToolError
 from executor.bridge.egress import Egress, Note
@@ -44,6 +44,7 @@ from executor.channel.calls import CallRequest, CallTooLarge
 from executor.channel.tunnels import Tunnel
 from executor.errors import BadRequestError
 from executor.guest import wire
+from executor.workspace.text import printable_name, traced
 
 log = logging.getLogger("executor.bridge")
 
@@ -250,7 +251,7 @@ class RunBridge:
                 "host": note.host,
                 "port": note.port,
                 # Without its query, which is where credentials are written by those who know no better.
-                "path": preview(note.path, [*self.grant.secrets, *note.secrets]) if note.path else "",
+                "path": line(note.path, [*self.grant.secrets, *note.secrets]),
                 "address": note.address,
                 "rule": note.rule,
                 "decision": "deny" if note.result in ("DENIED", "PROTOCOL") else "allow",
@@ -284,8 +285,8 @@ class RunBridge:
     def _done(self, task: asyncio.Task[None], request: CallRequest) -> None:
         self._tasks.discard(task)
         self._requests.discard(request)
-        if not task.cancelled() and task.exception() is not None:
-            log.error("a bridge call failed inside the bridge", exc_info=task.exception())
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("a bridge call failed inside the bridge: %s", traced(error))
             request.cut()
 
     async def _handle(self, request: CallRequest, call_id: str) -> None:
@@ -598,7 +599,7 @@ class RunBridge:
             raise
         except Exception as error:
             # The text of any other exception may hold what the script must not see.
-            log.warning("tool %s failed in call %s", spec.name, call_id, exc_info=True)
+            log.warning("tool %s failed in call %s: %s", printable_name(spec.name), call_id, traced(error))
             context.report({"exception": type(error).__name__})
             raise BridgeError("TOOL_FAILED", f"{spec.name}: the tool failed ({call_id}).") from None
         finally:

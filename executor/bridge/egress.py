@@ -1,8 +1,7 @@
 """The host's end of a run's network: requests and tunnels of its scripts, each checked, resolved here,
 connected to an address that was checked, and recorded.
 
-A connection carries one request and is closed: a redirect is a new request and is checked as one. Nothing is
-resolved twice, so a name cannot mean something else the second time.
+A connection carries one request and is closed: a redirect is a new request and is checked as one.
 """
 
 from __future__ import annotations
@@ -10,18 +9,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
-import socket
 import ssl
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from executor.bridge import http1
+from executor.bridge import hello, http1
 from executor.bridge.grant import BridgeLimits
 from executor.bridge.http1 import BadMessage
-from executor.bridge.network import VARIABLE, Credential, NetworkPolicy, Passage, Refusal, hostname
+from executor.bridge.network import NetworkPolicy, Passage, Refusal, hostname, is_address
+from executor.bridge.origin import PIECE, Failure, Mask, Origin, connect, credential, tls_context
 from executor.channel.tunnels import Tunnel, TunnelClosed
 from executor.errors import SandboxError
 
@@ -29,13 +27,10 @@ log = logging.getLogger("executor.bridge")
 T = TypeVar("T")
 
 HEAD_TIME = 10.0  # seconds for a client to send its request's headers
-CONNECT_TIME = 10.0  # for resolving and connecting
 PATIENCE = 4  # connections, in multiples of the requests that are allowed, after which none is served
 MAX_INTERIM = 8  # answers of the origin before the one that counts
 SECRET = 8  # characters from which on a word of a credential is masked in an answer
 LINGER = 1.0  # what a refused client has to read the answer while it still sends
-PIECE = 64 << 10
-TLS_HANDSHAKE = 0x16  # first byte of every TLS connection
 REASONS = {
     200: "Connection established",
     400: "Bad Request",
@@ -51,15 +46,6 @@ REASONS = {
     504: "Gateway Timeout",
     505: "HTTP Version Not Supported",
 }
-
-
-class Failure(Exception):
-    """A request that is answered by the egress itself. `code` is for the audit, the text for the script."""
-
-    def __init__(self, status: int, code: str, why: str) -> None:
-        super().__init__(why)
-        self.status = status
-        self.code = code
 
 
 @dataclass
@@ -80,24 +66,6 @@ class Note:
     complete: bool = False
     """Whether a client that goes now has had what it came for."""
     began: float = field(default_factory=time.monotonic)
-
-
-class Origin:
-    """A connection to an origin."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.reader, self.writer = reader, writer
-
-    async def read(self) -> bytes:
-        return await self.reader.read(PIECE)
-
-    async def write(self, data: bytes) -> None:
-        self.writer.write(data)
-        await self.writer.drain()
-
-    def close(self) -> None:
-        # Not a shutdown that waits for the other side, which may never answer it.
-        self.writer.transport.abort()
 
 
 class Egress:
@@ -145,6 +113,9 @@ class Egress:
         source = http1.Source(lambda: self._within(self._limits.idle, tunnel.read))
         try:
             await self._request(tunnel, source, note)
+        except BadMessage as error:
+            note.status, note.result = error.status, "PROTOCOL"
+            await self._answer(tunnel, error.status, str(error))
         except Failure as error:
             note.status, note.result = error.status, error.code
             await self._answer(tunnel, error.status, str(error))
@@ -198,19 +169,17 @@ class Egress:
     async def _read_head(self, source: http1.Source) -> http1.Request:
         try:
             return http1.parse_request(await self._within(HEAD_TIME, source.head))
-        except BadMessage as error:
-            if not str(error):
-                raise TunnelClosed from None
-            raise Failure(error.status, "PROTOCOL", str(error)) from None
+        except http1.NothingCame:
+            raise TunnelClosed from None
         except TimeoutError:
             raise Failure(400, "TOOL_TIMEOUT", f"no request within {HEAD_TIME:g} s") from None
 
     async def _connect(
         self, tunnel: Tunnel, source: http1.Source, request: http1.Request, note: Note
     ) -> None:
-        host, port = _authority(request.target, None)
+        host, port = http1.authority(request.target, None)
         note.method, note.host, note.port = "CONNECT", host, port
-        _same_host(request, host, port)
+        http1.check_host(request, host, port)
         try:
             passage: Passage | None = self.policy.tunnel(host, port)
         except Refusal as refusal:
@@ -224,7 +193,8 @@ class Egress:
         try:
             await tunnel.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
             first = await source.peek()
-            if first == TLS_HANDSHAKE and origin is not None:
+            if first == hello.HANDSHAKE and origin is not None:
+                await self._check_name(tunnel, source, host, note)
                 note.status, note.complete = 200, True
                 await self._splice(tunnel, source, origin, note)
                 return
@@ -233,12 +203,25 @@ class Egress:
         finally:
             if origin is not None:
                 origin.close()
-        if first < 0 or first == TLS_HANDSHAKE:  # in TLS nothing can be looked into, nor answered
+        if first < 0 or first == hello.HANDSHAKE:  # in TLS nothing can be looked into, nor answered
             raise TunnelClosed
         inner = await self._read_head(source)
         if inner.method == "CONNECT":
-            raise Failure(400, "PROTOCOL", "a tunnel in a tunnel")
+            raise BadMessage("a tunnel in a tunnel")
         await self._exchange(tunnel, source, inner, note, (host, port))
+
+    async def _check_name(self, tunnel: Tunnel, source: http1.Source, host: str, note: Note) -> None:
+        """TunnelClosed when the TLS in a tunnel asks for another host than the tunnel did."""
+        try:
+            named = await self._within(HEAD_TIME, lambda: hello.server_name(source))
+            if is_address(host) or hostname(named) == host:
+                return
+            note.result = "DENIED"
+        except (BadMessage, ValueError):
+            note.result = "PROTOCOL"
+        await tunnel.write(hello.ALERT)  # the only answer that a client of TLS understands
+        await tunnel.end()
+        raise TunnelClosed
 
     async def _exchange(
         self,
@@ -250,17 +233,17 @@ class Egress:
     ) -> None:
         """One request that is seen. `inside` is where the tunnel that it came through leads."""
         if inside is None:
-            host, port, path = _absolute(request.target)
+            host, port, path = http1.absolute(request.target)
         else:
             host, port = inside
             path = request.target
             if not path.startswith("/"):
-                raise Failure(400, "PROTOCOL", "inside a tunnel a request names a path")
+                raise BadMessage("inside a tunnel a request names a path")
         bare, mark, query = path.partition("?")
         note.method, note.host, note.port, note.path = request.method[:16], host, port, bare
-        _same_host(request, host, port)
+        http1.check_host(request, host, port)
         if "#" in path:
-            raise Failure(400, "PROTOCOL", "a request holds no fragment")
+            raise BadMessage("a request holds no fragment")
         if request.method == "TRACE":
             raise Failure(501, "DENIED", "TRACE is not passed on")
         if request.upgrade and request.upgrade != b"h2c":
@@ -281,7 +264,7 @@ class Egress:
 
     async def _fields(self, request: http1.Request, host: str, passage: Passage, note: Note) -> http1.Fields:
         """The headers for the origin, with what the host adds in place of what the script wrote there."""
-        inject = {name: await _credential(value) for name, value in passage.inject.items()}
+        inject = {name: await credential(value) for name, value in passage.inject.items()}
         note.secrets = [
             secret for value in inject.values() for secret in {value, *value.split()} if len(secret) >= SECRET
         ]
@@ -342,8 +325,10 @@ class Egress:
                 if answer.status == 101:
                     break
             raise BadMessage("the origin wants another protocol")
+        except http1.NothingCame:
+            raise Failure(502, "IO", "the origin closed without an answer") from None
         except BadMessage as error:
-            raise Failure(502, "IO", str(error) or "the origin closed without an answer") from None
+            raise Failure(502, "IO", str(error)) from None
         except TimeoutError:
             raise Failure(504, "TOOL_TIMEOUT", "the origin did not answer in time") from None
         except OSError as error:
@@ -352,7 +337,7 @@ class Egress:
     async def _upload(
         self, source: http1.Source, request: http1.Request, origin: Origin, head: bytes
     ) -> None:
-        """The request to the origin. Failure; OSError when the origin takes no more."""
+        """The request to the origin. BadMessage, Failure; OSError when the origin takes no more."""
         sent = 0
 
         async def plain(data: bytes) -> None:
@@ -372,8 +357,6 @@ class Egress:
                 await plain(b"0\r\n\r\n")
             else:
                 await source.exactly(request.length, plain)
-        except BadMessage as error:
-            raise Failure(error.status, "PROTOCOL", str(error)) from None
         except TimeoutError:
             raise Failure(
                 504, "TOOL_TIMEOUT", f"the request did not go on for {self._limits.idle:g} s"
@@ -392,7 +375,7 @@ class Egress:
         if answer.length is not None and answer.length > most:
             raise Failure(502, "VALUE_TOO_LARGE", f"the answer is larger than {most:,} bytes")
         chunked = answer.length is None and request.version == b"HTTP/1.1"
-        mask = _Mask(note.secrets)
+        mask = Mask(note.secrets)
         fields = [(name, mask.whole(value)) for name, value in answer.fields]
         if chunked:
             fields.append((b"Transfer-Encoding", b"chunked"))
@@ -493,55 +476,11 @@ class Egress:
 
     async def _open(self, host: str, passage: Passage, note: Note) -> Origin:
         """Connect to a checked address of the host. Failure."""
-        try:
-            async with asyncio.timeout(CONNECT_TIME):
-                addresses = await self.policy.addresses(host)
-                return await self._connected(host, addresses, passage, note)
-        except Refusal as refusal:
-            raise Failure(403, "DENIED", str(refusal)) from None
-        except TimeoutError:
-            raise Failure(504, "TOOL_TIMEOUT", f"no connection to {host} within {CONNECT_TIME:g} s") from None
-        except ssl.SSLError as error:
-            raise Failure(502, "IO", f"no TLS with {host}: {error.reason or 'it failed'}") from None
-        except OSError as error:
-            why = error.strerror or str(error)
-            raise Failure(502, "IO", f"no connection to {host}:{passage.port}: {why}") from None
-
-    async def _connected(self, host: str, addresses: list[str], passage: Passage, note: Note) -> Origin:
-        failed: OSError | None = None
-        for address in addresses[:4]:
-            family = socket.AF_INET6 if ":" in address else socket.AF_INET
-            made = socket.socket(family, socket.SOCK_STREAM)
-            made.setblocking(False)
-            try:
-                await asyncio.get_running_loop().sock_connect(made, (address, passage.port))
-                reader, writer = await asyncio.open_connection(
-                    sock=made,
-                    ssl=self._context() if passage.tls else None,
-                    server_hostname=host if passage.tls else None,
-                    limit=2 * PIECE,
-                )
-            except OSError as error:
-                made.close()
-                failed = error
-                continue
-            except BaseException:
-                made.close()
-                raise
-            note.address = address
-            writer.transport.set_write_buffer_limits(0)  # so that what `drain` waits for is all of it
-            return Origin(reader, writer)
-        assert failed is not None
-        raise failed
-
-    def _context(self) -> ssl.SSLContext:
-        if self._tls is None:
-            self._tls = ssl.create_default_context()
-            self._tls.minimum_version = ssl.TLSVersion.TLSv1_2
-            self._tls.set_alpn_protocols(["http/1.1"])
-            if self.policy.ca is not None:
-                self._tls.load_verify_locations(self.policy.ca)
-        return self._tls
+        if passage.tls and self._tls is None:
+            self._tls = tls_context(self.policy.ca)
+        origin = await connect(self.policy, host, passage.port, self._tls if passage.tls else None)
+        note.address = origin.address
+        return origin
 
     def _count(self, size: int) -> None:
         self._moved += size
@@ -566,79 +505,6 @@ class Egress:
                 await asyncio.gather(task, return_exceptions=True)
 
 
-class _Mask:
-    """Strikes texts out of a stream, byte for byte, so that its length stays."""
-
-    def __init__(self, secrets: Iterable[str]) -> None:
-        self._secrets = sorted((secret.encode("latin-1") for secret in secrets), key=len, reverse=True)
-        self._keep = max(map(len, self._secrets), default=1) - 1
-        self._tail = b""
-
-    def whole(self, data: bytes) -> bytes:
-        """All of a text."""
-        for secret in self._secrets:
-            data = data.replace(secret, b"*" * len(secret))
-        return data
-
-    def next(self, data: bytes) -> bytes:
-        """The next piece; its end may have to wait for what follows."""
-        data = self.whole(self._tail + data)
-        end = max(0, len(data) - self._keep)
-        self._tail = data[end:]
-        return data[:end]
-
-    def rest(self) -> bytes:
-        """What waited."""
-        return self._tail
-
-
 def _bounded(size: int, most: int) -> None:
     if size > most:
         raise Failure(413, "VALUE_TOO_LARGE", f"more than {most:,} bytes")
-
-
-async def _credential(value: Credential) -> str:
-    """The text of a credential. Failure when it cannot be had; why stays in the log of the host."""
-    try:
-        if isinstance(value, str):
-            made = VARIABLE.sub(lambda match: os.environ[match[1]], value)
-        else:
-            answer = value()
-            made = answer if isinstance(answer, str) else await answer
-        if not made.isprintable() or not made.encode("latin-1"):
-            raise ValueError("it is empty or no text of a header")
-    except Exception:
-        log.exception("a credential for a network rule could not be had")
-        raise Failure(502, "IO", "the host has no credential for this request") from None
-    return made
-
-
-def _absolute(target: str) -> tuple[str, int, str]:
-    """(host, port, path) of `http://…`. Failure."""
-    scheme, _, rest = target.partition("://")
-    if scheme.lower() != "http":
-        raise Failure(400, "PROTOCOL", "a proxy is asked for http://…, or by CONNECT for https")
-    ends = [rest.index(mark) for mark in "/?#" if mark in rest]
-    end = min(ends, default=len(rest))
-    host, port = _authority(rest[:end], 80)
-    path = rest[end:]
-    return host, port, path if path.startswith("/") else "/" + path
-
-
-def _authority(text: str, default: int | None) -> tuple[str, int]:
-    """(host, port) of `HOST:PORT`. Failure."""
-    host, colon, port = text.rpartition(":")
-    if not colon or text.endswith("]"):
-        host, port = text, "" if default is None else str(default)
-    try:
-        if not (port.isascii() and port.isdigit() and len(port) <= 5 and 1 <= int(port) <= 65535):
-            raise ValueError
-        return hostname(host), int(port)
-    except ValueError:
-        raise Failure(400, "PROTOCOL", f"{text[:200]!a} is not a host and a port") from None
-
-
-def _same_host(request: http1.Request, host: str, port: int) -> None:
-    """Failure when the Host header names another one than the request is for."""
-    if request.host and _authority(request.host, port) != (host, port):
-        raise Failure(400, "PROTOCOL", "the Host header names another host than the request is for")

@@ -11,6 +11,8 @@ import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
+from executor.bridge.network import hostname
+
 MAX_HEAD = 64 << 10  # bytes of a request line and its headers, or of an answer's
 MAX_TARGET = 16 << 10
 MAX_FIELDS = 128
@@ -20,6 +22,7 @@ _TOKEN = re.compile(rb"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _TARGET = re.compile(rb"[\x21-\x7e]+")
 _VALUE = re.compile(rb"[\t\x20-\x7e\x80-\xff]*")
 _LENGTH = re.compile(rb"[0-9]{1,15}")
+_BARE = re.compile(rb"(?:\A|[^\r])\n")
 _CHUNK = re.compile(rb"[0-9A-Fa-f]{1,8}")
 # What concerns only one connection, and is never passed on.
 HOP_BY_HOP = {
@@ -38,6 +41,13 @@ class BadMessage(Exception):
     def __init__(self, why: str, status: int = 400) -> None:
         super().__init__(why)
         self.status = status
+
+
+class NothingCame(BadMessage):
+    """The other side closed without a word."""
+
+    def __init__(self) -> None:
+        super().__init__("nothing came")
 
 
 class Source:
@@ -59,6 +69,13 @@ class Source:
             return -1
         return self._buffer[0]
 
+    async def ahead(self, size: int) -> bytes:
+        """So many bytes, which stay. BadMessage when fewer come."""
+        while len(self._buffer) < size:
+            if not await self.fill():
+                raise BadMessage("the message is cut")
+        return bytes(self._buffer[:size])
+
     async def head(self) -> bytes:
         """Everything up to the empty line, without it. BadMessage when it is too long or cut."""
         seen = 0
@@ -70,12 +87,13 @@ class Source:
                 head = bytes(self._buffer[:end])
                 del self._buffer[: end + 4]
                 return head
-            # A bare line feed would be an end of line to some: refused as soon as it is there.
-            if re.search(rb"(?<!\r)\n", self._buffer):
+            # A bare line feed would be an end of line to some: refused as soon as it is there. What was
+            # looked at is not looked at again, for the bytes may come one by one.
+            if _BARE.search(self._buffer, max(0, seen - 1)):
                 raise BadMessage("a line ends without a carriage return")
             seen = len(self._buffer)
             if not await self.fill():
-                raise BadMessage("the message is cut" if seen else "")
+                raise BadMessage("the message is cut") if seen else NothingCame
 
     async def line(self, most: int = 1024) -> bytes:
         """One line of a chunked body."""
@@ -267,3 +285,34 @@ def _passed_on(found: Fields) -> Fields:
     }
     dropped = HOP_BY_HOP | named
     return [(name, value) for name, value in found if name.lower() not in dropped]
+
+
+def absolute(target: str) -> tuple[str, int, str]:
+    """(host, port, path) of `http://…`. BadMessage."""
+    scheme, _, rest = target.partition("://")
+    if scheme.lower() != "http":
+        raise BadMessage("a proxy is asked for http://…, or by CONNECT for https")
+    ends = [rest.index(mark) for mark in "/?#" if mark in rest]
+    end = min(ends, default=len(rest))
+    host, port = authority(rest[:end], 80)
+    path = rest[end:]
+    return host, port, path if path.startswith("/") else "/" + path
+
+
+def authority(text: str, default: int | None) -> tuple[str, int]:
+    """(host, port) of `HOST:PORT`. BadMessage."""
+    host, colon, port = text.rpartition(":")
+    if not colon or text.endswith("]"):
+        host, port = text, "" if default is None else str(default)
+    try:
+        if not (port.isascii() and port.isdigit() and len(port) <= 5 and 1 <= int(port) <= 65535):
+            raise ValueError
+        return hostname(host), int(port)
+    except ValueError:
+        raise BadMessage(f"{text[:200]!a} is not a host and a port") from None
+
+
+def check_host(request: Request, host: str, port: int) -> None:
+    """BadMessage when the Host header names another one than the request is for."""
+    if request.host and authority(request.host, port) != (host, port):
+        raise BadMessage("the Host header names another host than the request is for")

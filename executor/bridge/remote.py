@@ -16,6 +16,7 @@ from typing import Any
 from executor.bridge import files
 from executor.bridge.codes import BridgeError
 from executor.errors import GrantError
+from executor.workspace.text import traced
 
 log = logging.getLogger("executor.bridge")
 
@@ -101,7 +102,7 @@ class RemoteFolder:
                 if isinstance(error, kind):
                     raise BridgeError(code, f"{shown[:200]}: {why}") from None
             # What a storage says of itself may hold what the script must not see.
-            log.warning("the storage of a workspace failed", exc_info=True)
+            log.warning("the storage of a workspace failed: %s", traced(error))
             raise BridgeError("IO", f"{shown[:200]}: the storage failed") from None
 
     # -- actions --

@@ -11,6 +11,7 @@ from typing import Any
 from executor.errors import SandboxStartError
 from executor.guest import wire
 from executor.runtimes.base import OWN_NAMESPACES, WRITABLE, Facts
+from executor.workspace.text import printable_name
 
 CAPABILITY_SETS = ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")
 KERNEL_OWN = ("proc", "devpts", "mqueue", "cgroup", "cgroup2", "sysfs")
@@ -30,7 +31,7 @@ def check_attestation(body: dict[str, Any], expected: Expected) -> list[str]:
     wrong = list(_differences(body, expected))
     if wrong:
         raise SandboxStartError(
-            "the sandbox is not what was ordered: " + "; ".join(wrong),
+            "the sandbox is not what was ordered: " + printable_name("; ".join(wrong)),
             hint="It was destroyed unused. Run `executor doctor` to see which protection this machine lacks.",
         )
     return [str(mount[0]) for mount in body["writable"]]

@@ -263,15 +263,24 @@ def _images_list(json: options.Json = False) -> Action:
 \b
 Examples:
   executor doctor
-  executor doctor --json""",
+  executor doctor --json
+  executor doctor --reap""",
 )
-def _doctor(json: options.Json = False) -> Action:
+def _doctor(
+    json: options.Json = False,
+    reap: Annotated[
+        bool,
+        typer.Option(
+            "--reap", help="First remove what dead executors of this machine left: containers, cgroups."
+        ),
+    ] = False,
+) -> Action:
     """Check this machine and run something in every runtime that works."""
 
     def action() -> int:
         from executor.cli.diagnosis import diagnose
 
-        return diagnose(json=json)
+        return diagnose(json=json, reap=reap)
 
     return action
 

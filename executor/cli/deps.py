@@ -21,6 +21,7 @@ from executor.workspace.text import printable_name
 
 if TYPE_CHECKING:
     from executor.executor import AsyncExecutor
+    from executor.skills.skill import Skill
 
 Action = Callable[[], int]
 DAY = 86_400
@@ -70,7 +71,8 @@ def _lock(
     """Find exact versions and hashes, write them to executor.lock, and fetch the files."""
 
     async def one(desk: _Desk, name: str) -> None:
-        path, digest = desk.skill(name)
+        skill = desk.skill(name)
+        path, fetched = skill.path, skill.origin not in ("", str(skill.place))
         async with desk.bench() as bench:
             lock = await building.lock(
                 path,
@@ -82,7 +84,8 @@ def _lock(
                 tell=desk.tell,
             )
             await building.fetch(path, lock, bench, desk.store, tell=desk.tell)
-        where = desk.store.locks / f"{digest}.lock" if store else path / locks.FILE
+        # What was fetched is named by its content, which no lock may change.
+        where = desk.store.locks / f"{_digest(path)}.lock" if store or fetched else path / locks.FILE
         try:
             locks.write(where, lock)
         except OSError as error:
@@ -112,8 +115,8 @@ def _build(
     """Build the layers of locked skills."""
 
     async def one(desk: _Desk, name: str) -> None:
-        path, digest = desk.skill(name)
-        lock = desk.lock(path, digest, name)
+        path = desk.skill(name).path
+        lock = desk.lock(path, _digest(path), name)
         began = time.monotonic()
         if lock.empty or desk.store.built(lock.digest):
             console.out(f"{name}: {'needs nothing' if lock.empty else 'was built before'}")
@@ -178,10 +181,9 @@ class _Desk:
         self.bench = executor.layers.bench
         self.tell: Callable[[str], None] = (lambda _line: None) if quiet else say
 
-    def skill(self, name: str) -> tuple[Path, str]:
-        """Folder and digest of a skill."""
-        skill = self._executor.repository.find(Path(name) if "/" in name or name in (".", "..") else name)
-        return skill.path, _digest(skill.path)
+    def skill(self, name: str) -> Skill:
+        """A skill by its name in the roots, or by its folder."""
+        return self._executor.repository.find(Path(name) if "/" in name or name in (".", "..") else name)
 
     def lock(self, path: Path, digest: str, name: str) -> locks.Lock:
         """The lock of a skill; DependencyError without one."""

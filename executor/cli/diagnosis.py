@@ -12,20 +12,25 @@ if TYPE_CHECKING:
     from executor.doctor import Report, Trial
 
 
-def diagnose(*, json: bool) -> int:
-    """0 when at least one runtime works, else 1."""
-    return until_interrupted(_diagnose(json))
+def diagnose(*, json: bool, reap: bool = False) -> int:
+    """0 when at least one runtime works, else 1. `reap`: first remove what dead executors left."""
+    return until_interrupted(_diagnose(json, reap))
 
 
-async def _diagnose(json: bool) -> int:
-    from executor.doctor import examine
+async def _diagnose(json: bool, reap: bool) -> int:
+    from executor.doctor import examine, reaped
     from executor.settings import load
 
-    report = await examine(load())
+    settings = load()
+    removed = await reaped(settings) if reap else {}
+    report = await examine(settings)
     if json:
-        console.out_json({**asdict(report), "works": report.works})
+        found = {**asdict(report), "works": report.works}
+        console.out_json({**found, "reaped": removed} if reap else found)
     else:
         _show(report)
+        for runtime, names in removed.items():
+            console.out(f"\nremoved from {runtime}: {', '.join(names) or 'nothing'}")
     return 0 if report.works else 1
 
 

@@ -66,10 +66,16 @@ async def _run(
     screen: bool,
 ) -> int:
     from executor.executor import AsyncExecutor
+    from executor.settings import PoolSettings
     from executor.workspace import globs, layout
 
     say = _nothing if request.quiet else console.say
-    executor = AsyncExecutor(skills=request.skills or None, runtime=request.runtime, image=request.image)
+    executor = AsyncExecutor(
+        skills=request.skills or None,
+        runtime=request.runtime,
+        image=request.image,
+        pool=PoolSettings(),  # one session: nothing is to wait for a second one
+    )
     limits = arguments.limits(executor.settings.limits, request.limits) if request.limits else None
     skill = executor.repository.find(request.skill)
     layout.working_folder(request.cwd, skill.slug)

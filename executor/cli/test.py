@@ -1,7 +1,5 @@
 """`executor test`: runs the cases of skills, says how they went, writes the reports that were asked for.
-
-Results go to stdout, progress and the executor's own words to stderr. What a script wrote is escaped, and
-shown behind a bar, so that it can be neither a terminal's orders nor a CI system's.
+What is said of it is in `results.py`.
 """
 
 from __future__ import annotations
@@ -12,15 +10,13 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from executor.workspace.text import printable, printable_name
-
 if TYPE_CHECKING:
     from executor.testing.cases import Instance
-    from executor.testing.results import CaseResult, Report
+    from executor.testing.results import Report
 
 EPILOG = """Exit status: 0 when every case passed or was skipped, 1 when one failed, 125 when the executor
 itself failed: no case was found, a case file is wrong, no engine answers.
@@ -34,8 +30,6 @@ Examples:
   executor test sales-report --update"""
 
 MAX_JOBS = 64
-SHOWN_COMMAND = 200  # characters of a command
-SHOWN_LINES = 20  # of a script's stdout or stderr below a failed case
 
 
 @dataclass(frozen=True)
@@ -168,6 +162,7 @@ def run_tests(request: TestRequest) -> int:
     """The exit status. ExecutorError when nothing could be run."""
     from executor import __version__
     from executor.cli import console
+    from executor.cli.results import Progress, tell
     from executor.cli.signals import until_interrupted
     from executor.settings import load
     from executor.testing.runner import Plan, collect, run
@@ -194,7 +189,7 @@ def run_tests(request: TestRequest) -> int:
         keep_failed=request.keep_failed,
         previews=request.html is not None or request.json is not None,
     )
-    with _Progress(len(chosen) * len(runtimes), verbose=request.verbose) as progress:
+    with Progress(len(chosen) * len(runtimes), verbose=request.verbose) as progress:
         reports: list[Report] = []
 
         async def whole() -> int:
@@ -203,7 +198,11 @@ def run_tests(request: TestRequest) -> int:
 
         status = until_interrupted(whole())
     _write_reports(request, reports[0])
-    _tell(request, reports[0])
+    tell(
+        reports[0],
+        coverage=not (request.expressions or request.changed_since),
+        annotations=request.github,
+    )
     return status
 
 
@@ -263,146 +262,7 @@ def _chosen(request: TestRequest, instances: Sequence[Instance]) -> list[Instanc
     return chosen
 
 
-# --- what is said while it runs -----------------------------------------------------------------------------
-
-_STYLES = {"passed": "green", "failed": "red", "error": "bold red", "skipped": "yellow"}
-
-
-class _Progress:
-    """A bar on a terminal; with `verbose` a line for each case; else nothing."""
-
-    def __init__(self, total: int, *, verbose: bool) -> None:
-        self._total = total
-        self._verbose = verbose
-        self._bar: Any = None
-        self._task: Any = None
-        self._bad = 0
-
-    def __enter__(self) -> _Progress:
-        if sys.stderr.isatty():
-            from rich.console import Console
-            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-            columns = (
-                BarColumn(bar_width=30),
-                MofNCompleteColumn(),
-                TextColumn("{task.fields[bad]}", style="red", markup=False),
-                TextColumn("{task.description}", markup=False),
-                TimeElapsedColumn(),
-            )
-            self._bar = Progress(*columns, console=Console(stderr=True), transient=True)
-            self._bar.start()
-            self._task = self._bar.add_task("", total=self._total, bad="")
-        return self
-
-    def __exit__(self, *_exc: object) -> None:
-        if self._bar is not None:
-            self._bar.stop()
-
-    def take(self, result: CaseResult) -> None:
-        """A case has ended."""
-        self._bad += result.verdict in ("failed", "error")
-        if self._bar is not None:
-            bad = f"{self._bad} failed" if self._bad else ""
-            self._bar.update(self._task, advance=1, bad=bad, description=printable_name(result.title)[:60])
-        if self._verbose:
-            _print_line(_case_line(result), self._bar)
-
-
-def _case_line(result: CaseResult) -> str:
-    note = " (flaky)" if result.flaky else f": {result.reason}" if result.verdict == "skipped" else ""
-    return f"{result.verdict:7} {result.title} {result.duration_ms / 1000:.2f} s{note}"
-
-
-def _print_line(text: str, bar: Any = None) -> None:
-    """One line of ours on stdout, in which nothing is an order to a terminal or to a CI system."""
-    from executor.testing.report_github import defused
-
-    shown = defused(printable_name(text))
-    if bar is not None and sys.stdout.isatty():
-        from rich.text import Text
-
-        word = shown.split(" ", 1)[0]
-        line = Text(shown)
-        line.stylize(_STYLES.get(word, ""), 0, len(word))
-        bar.console.print(line, soft_wrap=True)
-    else:
-        print(shown, flush=True)
-
-
-# --- what is said at the end --------------------------------------------------------------------------------
-
-
-def _tell(request: TestRequest, report: Report) -> None:
-    for result in report.results:
-        if result.verdict in ("failed", "error"):
-            _tell_failure(result)
-    for result in report.results:
-        for golden in result.updated:
-            _print_line(f"updated {result.skill}/{golden}")
-        if result.flaky:
-            _print_line(f"flaky: {result.title} passed at attempt {result.attempts}")
-    _tell_skills(report)
-    for entry in report.coverage:
-        if entry.not_run and not (request.expressions or request.changed_since):
-            _print_line(f"{entry.skill}: no case runs {', '.join(entry.not_run)}")
-    counts = report.counted()
-    words = [
-        f"{counts[name]} {name}" for name in ("passed", "failed", "error", "skipped", "flaky") if counts[name]
-    ]
-    machines = ", ".join(dict.fromkeys(result.runtime for result in report.results))
-    _print_line(f"{', '.join(words)} on {machines} in {report.duration_ms / 1000:.1f} s")
-    if request.github:
-        from executor.testing.report_github import github
-
-        sys.stdout.write(github(report))
-
-
-def _tell_failure(result: CaseResult) -> None:
-    _print_line(f"{result.verdict} {result.title}")
-    _print_line(f"  {result.file}:{result.line}: {_first_line(result.command)}")
-    for reason in result.reasons:
-        _print_line(f"  - {reason}")
-    for mismatch in result.mismatches:
-        _print_block(printable(mismatch.diff))
-    if result.result is not None:
-        for name in ("stdout", "stderr"):
-            text = getattr(result.result, name)
-            if text.strip():
-                _print_line(f"  {name}:")
-                _print_block(_last_lines(printable(text)))
-    if result.kept:
-        _print_line(f"  kept in {result.kept}")
-
-
-def _first_line(command: str) -> str:
-    first, *more = command.rstrip("\n").split("\n")
-    return first[:SHOWN_COMMAND] + (" ..." if more or len(first) > SHOWN_COMMAND else "")
-
-
-def _last_lines(text: str) -> str:
-    lines = text.rstrip("\n").split("\n")
-    more = len(lines) - SHOWN_LINES
-    return "\n".join([*([f"[{more:,} lines above]"] if more > 0 else []), *lines[-SHOWN_LINES:]])
-
-
-def _print_block(text: str) -> None:
-    """Text of a script, already printable: tabs stay, and the bar keeps a line from being a command."""
-    from executor.testing.report_github import defused
-
-    for line in text.split("\n") if text else ():
-        print(f"  | {defused(line[:1000].rstrip(chr(13)))}")
-
-
-def _tell_skills(report: Report) -> None:
-    """A line for each skill and runtime."""
-    groups: dict[str, list[CaseResult]] = {}
-    for result in report.results:
-        groups.setdefault(f"{result.skill} [{result.runtime}]", []).append(result)
-    for title, results in groups.items():
-        verdicts = [result.verdict for result in results]
-        words = ", ".join(f"{verdicts.count(name)} {name}" for name in dict.fromkeys(verdicts))
-        _print_line(f"{title}: {words}")
+# --- reports ---------------------------------------------------------------------------------------------
 
 
 def _write_reports(request: TestRequest, report: Report) -> None:

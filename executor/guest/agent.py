@@ -1573,7 +1573,7 @@ class Agent:
                 chores, self.chores = self.chores, []
                 for chore in chores:
                     chore()
-            for fd, events in self.epoll.poll(self.wait()):
+            for fd, events in self.epoll.poll(self.wait(), 64):
                 handler = self.handlers.get(fd)
                 if handler is not None:
                     handler(events)

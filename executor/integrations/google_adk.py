@@ -76,6 +76,8 @@ class ExecutorCodeExecutor(BaseCodeExecutor):
                     found.stdout += f"\n[{name} is not returned: it has {file.size:,} bytes]\n"
                 else:
                     found.output_files.append(File(name, file.read(), file.mime))
+            if "max_files" in made.limits_hit:
+                found.stdout += f"\n[of more than {TAKE.max_files:,} files only these were looked at]\n"
         return found
 
 

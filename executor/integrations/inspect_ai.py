@@ -11,6 +11,7 @@ done half its work.
 from __future__ import annotations
 
 import errno
+import os
 from typing import Any, Literal, cast, overload
 
 import sniffio
@@ -80,6 +81,11 @@ class ExecutorSandbox(SandboxEnvironment):
         """End it, and whatever runs in it."""
         for environment in environments.values():
             await environment.as_type(cls)._executor.close()
+
+    @classmethod
+    def default_concurrency(cls) -> int:
+        """Two sandboxes for each processor, as Inspect's own provider for Docker has it."""
+        return 2 * (os.cpu_count() or 1)
 
     @classmethod
     def config_deserialize(cls, config: dict[str, Any]) -> Settings:

@@ -159,7 +159,7 @@ class Stream(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = transport
-        # What a socket does not take at once, asyncio moves to the front again after every write: keep it short.
+        # asyncio moves what a socket did not take to the front after every write: keep that short.
         transport.set_write_buffer_limits(high=64 << 10)  # type: ignore[attr-defined]
 
     def data_received(self, data: bytes) -> None:

@@ -16,7 +16,7 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import docker
@@ -54,6 +54,7 @@ from executor.runtimes.engine import (
 from executor.runtimes.options import applied, check
 from executor.runtimes.owner import UidSlot, boot_id, is_dead, owner_label
 from executor.runtimes.seccomp import docker_profile
+from executor.workspace.text import decode, printable
 
 DEFAULT_IMAGE = "executor/base:latest"
 LABEL_OWNER = "executor.owner"
@@ -61,6 +62,8 @@ LABEL_SESSION = "executor.session"
 LABEL_GUEST = "executor.guest"
 API_TIMEOUT = 30
 KILL_TIMEOUT = 10.0  # after which nobody waits for the engine to remove a container; it goes on trying
+ULIMITS = ("nofile", "nproc")  # those of a caller, who may ask for more than the engine's own
+REFUSED_ULIMIT = "error setting rlimit"
 NAMES = 3  # tries to find a name that no other container has
 
 # What the engine masks by itself, and what else speaks of the host.
@@ -209,6 +212,8 @@ class ContainerSandbox(Sandbox):
         """Held while the engine makes it, which goes on when its caller is cancelled."""
         self.socket: socket.socket | None = None
         self.slot: UidSlot | None = None
+        self.left_out: set[str] = set()
+        """Of ULIMITS, those that only the guest sets."""
         self.unwanted = False
         self.uncertain = False
         """The engine was asked to make it and never answered: it may come yet."""
@@ -221,6 +226,11 @@ class ContainerSandbox(Sandbox):
             self._removal = self.loop.create_task(asyncio.to_thread(self.clear))
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(asyncio.shield(self._removal), KILL_TIMEOUT)
+
+    @property
+    def forsaken(self) -> bool:
+        """Its loop ended before it did, or gave up its removal."""
+        return self.loop.is_closed() or (self._removal is not None and self._removal.cancelled())
 
     def clear(self) -> None:
         """Remove it and what belongs to it, in bounded time. From any thread, without a loop."""
@@ -236,7 +246,7 @@ class ContainerSandbox(Sandbox):
         self._open.discard(self)
 
     async def post_mortem(self) -> tuple[str, str]:
-        said = self.stream.stderr.decode("utf-8", "replace").strip()
+        said = printable(decode(self.stream.stderr)).strip()
         try:
             events = await asyncio.to_thread(self._events)
         except Exception:
@@ -338,7 +348,7 @@ class ContainerRuntime(Runtime):
         did. The names of the sessions.
         """
         for sandbox in list(self._sandboxes):
-            if sandbox.loop.is_closed():
+            if sandbox.forsaken:
                 sandbox.unwanted = True
                 sandbox.clear()
         api = self._api
@@ -373,7 +383,22 @@ class ContainerRuntime(Runtime):
 
     async def start(self, spec: SandboxSpec) -> Sandbox:
         await self.check()
+        try:
+            return await self._begin(spec, ULIMITS)
+        except SandboxStartError as error:
+            if REFUSED_ULIMIT not in error.message:
+                raise
+        # More than this engine may give: without an order it gives what it has, and the guest takes that.
+        sandbox = await self._begin(spec, ())
+        sandbox.facts.warnings.append(
+            f"open_files={spec.open_files} or pids={spec.pids} lowered to what this engine can give a process"
+        )
+        return sandbox
+
+    async def _begin(self, spec: SandboxSpec, ulimits: Sequence[str]) -> ContainerSandbox:
+        """Start a container in which those of ULIMITS are set from outside."""
         sandbox = ContainerSandbox(self._api, self._left, self._sandboxes)
+        sandbox.left_out = set(ULIMITS) - set(ulimits)
         try:
             await self._start(sandbox, spec)
         except BaseException:
@@ -424,6 +449,8 @@ class ContainerRuntime(Runtime):
             engine_runtime=self._engine_runtime,
         )
         try:
+            host = body["HostConfig"]
+            host["Ulimits"] = [limit for limit in host["Ulimits"] if limit["Name"] not in sandbox.left_out]
             self._named(sandbox, applied(body, self._options))
             attached = self._api.attach_socket(
                 sandbox.name, params={"stdin": 1, "stdout": 1, "stderr": 1, "stream": 1}
@@ -456,7 +483,7 @@ class ContainerRuntime(Runtime):
             raise self._start_error(error) from error
 
     def _start_error(self, error: Exception) -> ExecutorError:
-        text = str(getattr(error, "explanation", None) or error)
+        text = printable(str(getattr(error, "explanation", None) or error))
         if isinstance(error, docker.errors.APIError):
             hint = ""
             if "executable file not found" in text or "no such file or directory" in text:

@@ -17,7 +17,10 @@ import shutil
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import BinaryIO
 
 from executor.errors import (
     BubblewrapMissingError,
@@ -43,6 +46,10 @@ from executor.runtimes.base import (
 )
 from executor.runtimes.owner import UidSlot, owner_label, reap_slots
 from executor.runtimes.seccomp import bpf_program
+from executor.workspace.text import decode, printable
+
+if sys.platform != "win32":
+    import resource
 
 INSIDE_UID = 1000  # what the session's own uid is called inside its user namespace
 SHM_INODES = 1024
@@ -280,7 +287,7 @@ class LocalSandbox(Sandbox):
         if self._stderr_read is not None:
             with contextlib.suppress(Exception):
                 await asyncio.wait_for(asyncio.shield(self._stderr_read), 1)
-        said = self.stderr.decode("utf-8", "replace").strip()
+        said = printable(decode(self.stderr)).strip()
         code = self.process.poll() if self.process is not None else None
         if self.cgroup is not None and self.cgroup.oom_kills() and not said:
             return "oom", "the kernel ended it because its memory limit was reached"
@@ -367,14 +374,24 @@ class LocalRuntime(Runtime):
         rootfs = self.rootfs(spec.image)
         sandbox = LocalSandbox(self._sandboxes)
         try:
-            ours = self._spawn(sandbox, spec, rootfs)
-            await asyncio.get_running_loop().create_connection(lambda: sandbox.stream, sock=ours)
-        except BaseException:
+            ours, admit = self._spawn(sandbox, spec, rootfs)
+            try:
+                await asyncio.to_thread(admit)
+                await asyncio.get_running_loop().create_connection(lambda: sandbox.stream, sock=ours)
+            except BaseException:
+                ours.close()
+                raise
+        except BaseException as error:
             await asyncio.shield(asyncio.ensure_future(sandbox.kill()))
+            if isinstance(error, OSError):
+                raise SandboxStartError(f"bubblewrap could not be started: {error}") from error
             raise
         return sandbox
 
-    def _spawn(self, sandbox: LocalSandbox, spec: SandboxSpec, rootfs: str) -> socket.socket:
+    def _spawn(
+        self, sandbox: LocalSandbox, spec: SandboxSpec, rootfs: str
+    ) -> tuple[socket.socket, Callable[[], None]]:
+        """Start bubblewrap, which waits. The stream's end that is ours, and what lets it go on."""
         if spec.layers and not _reachable(spec.layers):
             spec = dataclasses.replace(spec, layers="")
         facts = Facts(INSIDE_UID, INSIDE_UID, namespaces=namespaces_of_host(), layers=bool(spec.layers))
@@ -400,6 +417,9 @@ class LocalRuntime(Runtime):
                 "this machine gives no cgroups to this user: memory is limited for each process, not for the "
                 "session, and CPU time is not limited"
             )
+        hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        if hard != resource.RLIM_INFINITY and spec.open_files > hard:
+            facts.warnings.append(f"open_files={spec.open_files} lowered to the {hard} of this machine")
         if not self._prepare:
             facts.warnings.append(NO_INODES)
         baked = _baked_guest(rootfs) == bundle.digest()
@@ -446,12 +466,9 @@ class LocalRuntime(Runtime):
                 start_new_session=True,
                 **ids,  # type: ignore[call-overload]
             )
-            # bubblewrap waits for its arguments, so it is in its cgroup before it does anything.
-            if sandbox.cgroup is not None:
-                sandbox.cgroup.add(sandbox.process.pid)
             kept.remove(args_write)
-            with os.fdopen(args_write, "wb") as file:
-                file.write(b"".join(os.fsencode(arg) + b"\0" for arg in args))
+            blob = b"".join(os.fsencode(arg) + b"\0" for arg in args)
+            admit = partial(_admit, sandbox.cgroup, sandbox.process.pid, os.fdopen(args_write, "wb"), blob)
         except BaseException as error:
             ours.close()
             for fd in kept:
@@ -464,7 +481,18 @@ class LocalRuntime(Runtime):
             for fd in fds:
                 os.close(fd)
         ours.setblocking(False)
-        return ours
+        return ours, admit
+
+
+def _admit(cgroup: cgroups.Cgroup | None, pid: int, pipe: BinaryIO, arguments: bytes) -> None:
+    """bubblewrap waits for its arguments, so it is in its cgroup before it does anything.
+
+    In a thread: moving a process takes the kernel milliseconds, and the loop has other sessions to serve.
+    """
+    with pipe:
+        if cgroup is not None:
+            cgroup.add(pid)
+        pipe.write(arguments)
 
 
 def _reachable(folder: str) -> bool:
@@ -540,7 +568,7 @@ def _try(command: list[str], fds: list[int] | None = None) -> str | None:
         group=nobody,
         extra_groups=groups,
     )
-    return done.stderr.decode("utf-8", "replace") if done.returncode else None
+    return printable(decode(done.stderr)) if done.returncode else None
 
 
 def _start_error(said: str) -> Exception:

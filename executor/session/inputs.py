@@ -154,6 +154,10 @@ class Inputs:
         channel = await self._session._ready()
         base, name = layout.split(place)
         folders = [entry for entry in entries if entry.type == "folder"]
+        left = [entry.name for entry in entries if entry.type not in ("file", "folder")]
+        if left:
+            note = f"{source} holds {len(left)} links or other entries, which were left out: {left[0]!r}"
+            self._session._notes = [*self._session._notes, note]
         await channel.put_files(base, _folders(name, folders))
         for entry in entries:
             if entry.type == "file":

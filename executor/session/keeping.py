@@ -216,8 +216,8 @@ class Keeper:
 
     async def brought(self, run_id: str, files: Iterable[OutputFile]) -> None:
         """A run's result has files."""
-        outputs = [(file.path, file.size, file.mime, file.sha256) for file in files]
-        if self.durable and outputs:
+        if self.durable:
+            outputs = [(file.path, file.size, file.mime, file.sha256) for file in files]
             await self._record(lambda sessions: sessions.add_outputs(run_id, outputs))
 
     async def saved(self, run_id: str, path: str, where: str) -> None:

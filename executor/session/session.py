@@ -59,6 +59,7 @@ from executor.session.box import CLOSED, Box
 from executor.session.files import AsyncFile, Collected, file_info
 from executor.session.inputs import Inputs
 from executor.session.keeping import Keeper
+from executor.session.prepare import Step, prepare
 from executor.session.run import AsyncRun, RunSpans, check_size, fill, take_output
 from executor.session.staged import StagedSkills
 from executor.settings import Settings
@@ -196,7 +197,7 @@ class AsyncSession:
 
     async def _stage(self, skill: Skill) -> None:
         channel = await self._ready()
-        place = {"host_path": os.fspath(skill.path), "to": f"{layout.SKILLS}/{skill.slug}"}
+        place = {"host_path": os.fspath(skill.place), "to": f"{layout.SKILLS}/{skill.slug}"}
         with spans.span("workspace.stage.dir", exec_id=self.id, mount_used=False, **place):
             self._notes = [*self._notes, *await self._skills.stage(channel, skill)]
 
@@ -279,6 +280,12 @@ class AsyncSession:
         if staged:
             self._keeper.changed()
         return staged
+
+    async def prepare(self, steps: Sequence[Step]) -> list[str]:
+        """Do the steps that are not done yet: files (`PutStep`), then skills (`LoadStep`), then commands
+        (`RunStep`). The warnings of optional ones; SandboxError for another one that fails.
+        """
+        return await prepare(self, steps)
 
     async def read(self, path: str, *, limit: int | None = None) -> bytes:
         """The bytes of one file of the workspace. BadPathError; also for one with more bytes than `limit`."""
@@ -756,6 +763,11 @@ class AsyncSession:
     ) -> RunBridge:
         """A run's bridge: what its grant, the session's and the skill's front matter all allow."""
         allowed = intersection(self.grant, grant)
+        if grant.network is not None and allowed.network is None:
+            self._notes = [
+                *self._notes,
+                "the session's grant leaves out the network that the run was granted",
+            ]
         if slug is not None:
             narrowed = allowed.narrowed(self._skills.allowed_tools(slug))
             if left_out := sorted(set(allowed.tools) - set(narrowed.tools)):
@@ -806,6 +818,7 @@ class AsyncSession:
         environment = layout.environment(
             self._skills.environment(slug, layout.search_path(channel_facts.path)),
             self._settings.env,
+            self._settings.skill_env.get(slug, {}) if slug is not None else {},
             env or {},
             run_id=run_id,
             skill=slug,

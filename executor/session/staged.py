@@ -44,7 +44,7 @@ class StagedSkills:
         if isinstance(name, str) and name in self.digests:
             return name
         skill = self.find(name)
-        staged = skill.slug in self.digests and self._sources.get(skill.slug) == skill.path
+        staged = skill.slug in self.digests and self._sources.get(skill.slug) == skill.place
         return skill.slug if staged else skill
 
     async def stage(self, channel: Channel, skill: Skill) -> list[str]:
@@ -53,7 +53,8 @@ class StagedSkills:
         An unchanged one gets its links again, a changed one is replaced as a whole.
         """
         async with self._turn:
-            folder = self._stager.skill(skill.path, most_bytes=self._most_bytes)
+            path = await asyncio.to_thread(lambda: skill.path)  # which may fetch it
+            folder = self._stager.skill(path, most_bytes=self._most_bytes)
             slug = skill.slug.encode()
             layer = await self._find_layer(channel, skill, folder.digest)
             if self.digests.get(skill.slug) == folder.digest:
@@ -61,7 +62,7 @@ class StagedSkills:
                 base = layout.SKILLS.encode() + b"/" + slug + b"/"
                 try:
                     await channel.make_links([(base + name, target) for name, target in links])
-                    self._sources[skill.slug] = skill.path
+                    self._sources[skill.slug] = skill.place
                     await self._offer(channel, skill.slug, layer, folder)
                     return []
                 except BadPathError:
@@ -73,17 +74,17 @@ class StagedSkills:
                 if before is not None:  # whole or nothing: what was there still is
                     self.digests[skill.slug] = before
                 if isinstance(error, OSError):
-                    raise SkillUnreadableError(f"{skill.path} changed while it was read: {error}") from error
+                    raise SkillUnreadableError(f"{skill.place} changed while it was read: {error}") from error
                 raise
             self.digests[skill.slug] = folder.digest
-            self._sources[skill.slug] = skill.path
+            self._sources[skill.slug] = skill.place
             self._manifests[skill.slug] = folder.manifest()
             await self._offer(channel, skill.slug, layer, folder)
             return [f"{skill.slug}: {warning}" for warning in folder.warnings]
 
     async def _find_layer(self, channel: Channel, skill: Skill, digest: str) -> Layer | None:
         """The layer that the skill is to have. DependencyError when it has to have one and cannot."""
-        layer = await self._layers.of(skill.path, digest) if self._layers is not None else None
+        layer = await self._layers.of(skill.place, digest) if self._layers is not None else None
         if layer is not None:
             if not channel.sandbox.facts.layers:
                 raise DependencyError(

@@ -20,6 +20,7 @@ from xml.sax.saxutils import quoteattr
 from executor.skills.contents import Resource
 from executor.skills.repository import Skill
 from executor.skills.state import Expansion, Loaded
+from executor.workspace.text import printable, printable_name
 
 HEADER = "Available skills:"
 FALLBACK_HEADER = "Loaded skill context:"
@@ -133,8 +134,8 @@ def version(digest: str) -> str:
 
 
 def harmless(text: str) -> str:
-    """The text, unable to close our tags or to open new ones."""
-    return _TAG.sub("&lt;", text)
+    """The text, unable to close our tags or to open new ones, or to hide or reorder what a model reads."""
+    return printable(_TAG.sub("&lt;", text))
 
 
 def one_line(text: str) -> str:
@@ -151,11 +152,16 @@ def _listed(resource: Resource) -> str:
 
 
 def _quoted(text: str) -> str:
-    return quoteattr(_CONTROL.sub(" ", text))
+    return quoteattr(printable_name(_CONTROL.sub(" ", text)))
 
 
 def _escaped(text: str) -> str:
-    return _CONTROL.sub(" ", text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return (
+        printable_name(_CONTROL.sub(" ", text))
+        .replace("&", "&amp;")
+        .replace("<", "&lt;")
+        .replace(">", "&gt;")
+    )
 
 
 @dataclass(frozen=True)

@@ -42,6 +42,7 @@ class Repository:
         self.sources: tuple[SkillSource, ...] = open_sources(roots)
         folders = [source.root for source in self.sources if isinstance(source, DirectorySource)]
         self._elsewhere = Reader(folders)
+        self._stale: dict[SkillSource, str] = {}
 
     def prepare(self) -> None:
         """Fetches what has to be fetched to know what there is, so that `skills` and `find` need not."""
@@ -50,14 +51,11 @@ class Repository:
 
     def refresh(self) -> None:
         """Looks at every source again. What goes wrong with one is in `problems()`."""
-        self._each(self.sources, lambda source: source.refresh())
+        self._refresh(self.sources)
 
     def renew(self) -> None:
         """Looks again at the sources far away whose last look is older than their interval."""
-        self._each(
-            [source for source in self.sources if source.interval is not None and source.due()],
-            lambda source: source.refresh(),
-        )
+        self._refresh([one for one in self.sources if one.interval is not None and one.due()])
 
     def fingerprint(self) -> str:
         """`id:fingerprint|id:fingerprint` of the sources in their order. Reads all files."""
@@ -110,7 +108,7 @@ class Repository:
         catalogue = self._catalogue()
         skill = catalogue.look_up(name)
         if skill is None:
-            self._each([source for source in self.sources if source.due()], lambda source: source.refresh())
+            self._refresh([source for source in self.sources if source.due()])
             catalogue = self._catalogue()
             skill = catalogue.look_up(name)
         if skill is None:
@@ -124,11 +122,25 @@ class Repository:
             if isinstance(listing, Exception):
                 catalogue.add_failed(source.id, listing)
                 continue
+            if reason := self._stale.get(source):
+                problem = Problem(
+                    Path(source.id), f"could not be looked at again: {reason}", origin=source.id
+                )
+                catalogue.add_problem(problem)
             for skill in listing.skills:
                 catalogue.add(skill, number)
             for problem in listing.problems:
                 catalogue.add_problem(problem)
         return catalogue
+
+    def _refresh(self, sources: Sequence[SkillSource]) -> None:
+        done = self._each(sources, lambda source: source.refresh())
+        for source, failed in zip(sources, done, strict=True):
+            if isinstance(failed, Exception):
+                self._stale[source] = _reason(failed).removeprefix(source.id).lstrip(": ")
+                progress.warn(f"{source.id}: {self._stale[source]}")
+            else:
+                self._stale.pop(source, None)
 
     def _each(
         self, sources: Sequence[SkillSource], call: Callable[[SkillSource], _T]
@@ -229,12 +241,11 @@ class _Catalogue:
             self.broken.setdefault(problem.slug, problem)
 
     def add_failed(self, source: str, error: Exception) -> None:
-        reason = error.message if isinstance(error, ExecutorError) else f"{type(error).__name__}: {error}"
-        reason = reason.removeprefix(source).lstrip(": ")
+        reason = _reason(error).removeprefix(source).lstrip(": ")
         hint = f" ({error.hint})" if isinstance(error, ExecutorError) and error.hint else ""
         self.problems.append(Problem(Path(source), f"this source was skipped: {reason}{hint}", origin=source))
         self.failed.append(f"{source}: {reason}")
-        progress.warn(f"the skills of {source} were skipped: {reason}")
+        progress.warn(f"{source}: {reason}")
 
     def look_up(self, name: str) -> Skill | None:
         if skill := self.by_slug.get(name):
@@ -249,6 +260,10 @@ class _Catalogue:
             (skill for skill in skills if skill.slug.casefold() == folded),
             next((skill for skill in skills if skill.name.casefold() == folded), None),
         )
+
+
+def _reason(error: Exception) -> str:
+    return error.message if isinstance(error, ExecutorError) else f"{type(error).__name__}: {error}"
 
 
 def _about(skill: Skill, reason: str) -> Problem:

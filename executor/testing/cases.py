@@ -9,6 +9,7 @@ can share data), wherever their links lead: a case file from a stranger reads no
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -249,6 +250,12 @@ def _check(file: Path, skill: Path, case: Case, lines: Mapping[_Path, int], inde
 
     checked: list[tuple[int, Any]] = [
         (line("tools"), lambda: FakeTools(case.answers)),
+        (line("input"), lambda: _json(case.input)),
+        *(
+            (line("tools", name), lambda answer=answer: _json(answer.returns))
+            for name, answers in case.answers.items()
+            for answer in answers
+        ),
         (line("script"), lambda: _script(skill, case.script)),
         (line("limits"), lambda: Limits.model_validate({**Limits().model_dump(), **case.limits})),
         *((line("inputs"), lambda dest=dest: layout.absolute(dest)) for dest in case.inputs),
@@ -268,7 +275,7 @@ def _check(file: Path, skill: Path, case: Case, lines: Mapping[_Path, int], inde
     for where, check in checked:
         try:
             check()
-        except (BadPathError, GrantError) as error:
+        except (BadPathError, BadRequestError, GrantError) as error:
             raise _error(file, where, error.message, error.hint) from None
         except ValidationError as error:
             first = error.errors()[0]
@@ -276,6 +283,13 @@ def _check(file: Path, skill: Path, case: Case, lines: Mapping[_Path, int], inde
             raise _error(file, where, f"{'.'.join(map(str, first['loc']))}: {message}") from None
         except re.error as error:
             raise _error(file, where, f"{error.pattern!r} is no regular expression: {error.msg}") from None
+
+
+def _json(value: Any) -> None:
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError) as error:  # YAML has dates, sets and .nan
+        raise BadRequestError(f"is not JSON: {error}", hint="Put dates in quotes.") from None
 
 
 def _script(skill: Path, path: str | None) -> None:

@@ -21,7 +21,7 @@ from typing import Any
 from executor.errors import ExecutorError
 from executor.session import AsyncRun, AsyncSession
 from executor.tools.desk import Desk, progress, tables
-from executor.tools.inputs import BashCommand, Exec, KillSession, WriteStdin, references
+from executor.tools.inputs import BashCommand, Exec, KillSession, Reference, WriteStdin, references
 from executor.tools.outputs import SessionKilled
 from executor.tools.results import RefusedError, ToolResult
 from executor.tools.shown import (
@@ -36,6 +36,7 @@ from executor.tools.shown import (
     spill,
 )
 from executor.workspace import layout
+from executor.workspace.artifacts import SCHEME as ARTIFACT
 
 FOREGROUND_YIELD, BACKGROUND_YIELD, WRITE_YIELD = 1.0, 0.0, 0.2  # seconds
 SETTLE = 0.075  # seconds of silence after output that end a wait
@@ -143,7 +144,7 @@ async def workspace_exec(desk: Desk, args: Exec) -> ToolResult:
         env = desk.options.policy.environment(env)
     session = await desk.session()
     cwd, skill = _place(desk, session, args.cwd)
-    await session.stage_inputs(references(args.inputs), artifacts=desk.artifacts)
+    await bring(desk, session, args.inputs)
     as_session = args.background or args.tty or bool(args.yield_time_ms)
     if not as_session:
         async with reporting(desk):
@@ -245,6 +246,13 @@ async def workspace_kill_session(desk: Desk, args: KillSession) -> ToolResult:
 async def bash(desk: Desk, args: BashCommand) -> ToolResult:
     """Run a command line to its end: the shape that other systems call `bash`."""
     return await workspace_exec(desk, Exec(command=args.command))
+
+
+async def bring(desk: Desk, session: AsyncSession, inputs: list[Reference]) -> None:
+    """Bring in what a call names, artifacts from this toolset's store."""
+    if desk.artifacts is None and any(one.source.startswith(ARTIFACT) for one in inputs):
+        raise RefusedError("there is no place for artifacts here", kind="BadRequestError")
+    await session.stage_inputs(references(inputs), artifacts=desk.artifacts)
 
 
 # --- inside -------------------------------------------------------------------------------------------------

@@ -25,6 +25,7 @@ from executor.errors import (
 )
 from executor.executor import AsyncExecutor
 from executor.session import AsyncSession
+from executor.session.prepare import Step
 from executor.skills.catalogue import Filter, brought, seen
 from executor.skills.contents import Contents, contents
 from executor.skills.prompt import Prompts
@@ -90,6 +91,8 @@ class Options:
     """Bytes of a file that one result shows. Default 64 KiB."""
     image_bytes: int = 5 << 20
     """A larger picture is not shown. Default 5 MiB."""
+    prepare: tuple[Step, ...] = ()
+    """What the workspace is to have before any command, checked before each. Default nothing."""
     policy: CommandPolicy | None = None
     """Which programs a command may name. Default any; see `policy.py` for what that is worth."""
     fork: Callable[[Fork], Awaitable[str] | str] | None = None
@@ -214,6 +217,8 @@ class Desk:
             if isinstance(self._session, str):
                 await self.executor.choose_runtime()
                 self._session = self.executor.session(self._session)
+            if self.options.prepare:
+                self.warnings += await self._session.prepare(self.options.prepare)
             for loaded in self.state.loaded():
                 await self._stage(self._session, loaded.skill)
             return self._session

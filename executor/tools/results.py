@@ -36,6 +36,9 @@ class ToolResult:
     images: tuple[Image, ...] = ()
     is_error: bool = False
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "text", printable(self.text))
+
 
 class RefusedError(Exception):
     """A call that cannot be done. It becomes a result with `is_error` and never leaves this package."""

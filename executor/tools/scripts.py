@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from collections.abc import Mapping
 
 from executor.bridge import ApprovalRequest, Decision, Grant, scripts
@@ -19,12 +20,14 @@ from executor.skills.contents import Resource, check_path
 from executor.skills.repository import Skill
 from executor.tools import commands
 from executor.tools.desk import Desk
-from executor.tools.inputs import RunScript, references
+from executor.tools.inputs import RunScript
 from executor.tools.knowledge import IMAGES
 from executor.tools.outputs import FullOutput, ScriptOutput
 from executor.tools.results import Image, RefusedError, ToolResult
 from executor.tools.shown import STREAMS, Shown, file_line, output, output_lines, spill, status_line
 from executor.workspace.text import clip, printable, printable_name
+
+log = logging.getLogger("executor.tools")
 
 FOLDER = "scripts/"
 OUTPUTS = OutputLimits(max_files=20, inline_bytes=64_000)
@@ -44,12 +47,13 @@ async def run_skill_script(desk: Desk, args: RunScript) -> ToolResult:
     session = await desk.session()
     if len(commands.of(desk, session).suspended) >= desk.options.max_commands:
         raise RefusedError("too many scripts wait for a person's decision", "Wait until some are decided.")
+    grant = _grant(desk, session, skill.slug)
+    await commands.bring(desk, session, args.inputs)
     run = await session.start_script(
         skill.slug,
         args.path,
         input=args.input,
-        grant=_grant(desk, session, skill.slug),
-        inputs=references(args.inputs),
+        grant=grant,
         output_limits=OUTPUTS,
         max_output=desk.options.spill_bytes,
     )
@@ -120,7 +124,11 @@ def _scripts(resources: tuple[Resource, ...]) -> str:
 
 def _grant(desk: Desk, session: AsyncSession, slug: str) -> Grant:
     """What the script may call: worked out for each run, and never more than the session's."""
-    chosen = desk.grant(slug) if callable(desk.grant) else desk.grant
+    try:
+        chosen = desk.grant(slug) if callable(desk.grant) else desk.grant
+    except Exception as error:
+        log.exception("what %r may call could not be worked out", slug)
+        raise RefusedError("what the script may call could not be worked out", kind="GrantFailed") from error
     return chosen or session.grant or Grant()
 
 

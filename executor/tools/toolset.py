@@ -207,7 +207,7 @@ class SkillToolset:
             usual = chosen.workspace_guidance is None
             parts.append(prompt.WORKSPACE_GUIDANCE if usual else chosen.workspace_guidance or "")
         parts.append(prompt.loaded_block(self._to_show(conversation), render=chosen.skill))
-        return "\n\n".join(part.strip("\n") for part in parts if part.strip())
+        return printable("\n\n".join(part.strip("\n") for part in parts if part.strip()))
 
     def _overview(self, skills: list[Skill], chosen: prompt.Prompts) -> str:
         if chosen.overview is not None:

@@ -18,7 +18,7 @@ from executor.errors import BadPathError, SandboxError
 from executor.guest import records
 from executor.models import OutputFile, OutputLimits
 from executor.workspace import globs, layout, mime
-from executor.workspace.text import to_bytes, to_text
+from executor.workspace.text import printable_name, to_bytes, to_text
 
 HEAD = 8192  # bytes that the MIME type is judged by
 ENOENT = 2
@@ -31,6 +31,11 @@ _REASONS = {
     22: "it is not a regular file",
     40: "it is a link, and links are not followed",
 }
+
+
+def said(path: bytes) -> str:
+    """A sandbox path in a warning."""
+    return printable_name(layout.shown(path))
 
 
 @dataclass
@@ -119,7 +124,7 @@ async def _matches(channel: Channel, wanted: list[globs.Glob], found: Collection
             if not isinstance(canonical, bytes):
                 if canonical not in (None, ENOENT, 20):
                     why = _REASONS.get(canonical or 0) or os.strerror(canonical or 0)
-                    found.warnings.append(f"{layout.shown(root)}: {why}: not collected")
+                    found.warnings.append(f"{said(root)}: {why}: not collected")
                 continue
             here = [glob for glob in wanted if glob.recursive == recursive and to_bytes(glob.root) == root]
             for entry in listing.entries:
@@ -135,7 +140,7 @@ async def _matches(channel: Channel, wanted: list[globs.Glob], found: Collection
                     kind = "a link" if entry.kind == records.LINK else "not a regular file"
                     if entry.kind == records.OTHER and entry.path.endswith(b"/..."):
                         kind = "where the listing stopped, too deep or at too many files"
-                    warning = f"{layout.shown(entry.path)} is {kind}: not collected"
+                    warning = f"{said(entry.path)} is {kind}: not collected"
                     if warning not in found.warnings and len(found.warnings) < 100:
                         found.warnings.append(warning)
     return matches
@@ -175,7 +180,7 @@ async def _read(
 
     def begin(name: bytes, record: records.Record | int) -> None:
         if isinstance(record, int):
-            found.warnings.append(f"{layout.shown(name)} could not be read: {os.strerror(record)}")
+            found.warnings.append(f"{said(name)} could not be read: {os.strerror(record)}")
             return
         keep = min(limits.max_file_bytes if limits.max_file_bytes is not None else inline, left)
         current.append((name, _Reading(keep)))
@@ -184,7 +189,7 @@ async def _read(
         nonlocal left
         name, reading = current.pop()
         if error:
-            found.warnings.append(f"{layout.shown(name)} could not be read to its end: {os.strerror(error)}")
+            found.warnings.append(f"{said(name)} could not be read to its end: {os.strerror(error)}")
         file, cut = make_file(name, reading, limits)
         if cut:
             by_total = reading.keep == left and reading.size > left

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import codecs
 import re
+import traceback
 
 # What is shown escaped: all that moves a cursor, colours, hides, reorders or ends a line.
 _ALWAYS = (
     r"\x00-\x08\x0b\x0c\x0e-\x1f"  # C0 without \t \n \r; holds NUL and ESC
     r"\x7f-\x9f"  # DEL and C1
     r"\u202a-\u202e\u2066-\u2069"  # bidirectional overrides, embeddings and isolates
+    r"\U000e0000-\U000e007f"  # tags: ASCII that a model reads and nobody sees
     r"\ud800-\udfff"  # lone surrogates: bytes of names that are not UTF-8
 )
 _IN_TEXT = re.compile(rf"[{_ALWAYS}]|\r(?!\n)")
-_IN_NAMES = re.compile(rf"[{_ALWAYS}\t\n\r]")
+_IN_NAMES = re.compile(rf"[{_ALWAYS}\t\n\r\u2028\u2029]")
 _SHORT = {"\t": "\\t", "\n": "\\n", "\r": "\\r"}
 
 _MARKER = "\n[... {:,} bytes omitted ...]\n"
@@ -104,7 +106,14 @@ def printable_name(name: str) -> str:
     return _IN_NAMES.sub(_escape, name)
 
 
+def traced(error: BaseException) -> str:
+    """An exception with its traceback, for a log: its message may hold what a script sent."""
+    return printable("".join(traceback.format_exception(error)))
+
+
 def _escape(match: re.Match[str]) -> str:
     char = match[0]
     code = ord(char)
+    if code > 0xFFFF:
+        return f"\\U{code:08x}"
     return _SHORT.get(char) or (f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}")

@@ -12,11 +12,12 @@ from __future__ import annotations
 import argparse
 import json
 import textwrap
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
-from executor import BridgeLimits, Executor, ExecutorError, Grant, tool
+from executor import BridgeLimits, Executor, ExecutorError, Grant, Session, tool
 
 PROBE = """
 import asyncio, json, os, socket, statistics, subprocess, sys, threading, time
@@ -88,16 +89,23 @@ async def add(a: int, b: int) -> int:
     return a + b
 
 
-def measure(runtime: str, rounds: int) -> None:
-    grant = Grant(tools=[add], limits=BridgeLimits(calls=1 << 20, rate=None))
-    with Executor(runtime=runtime) as executor, executor.session() as session:
-        session.put("work/probe.py", textwrap.dedent(PROBE))
-        result = session.exec(f"python3 work/probe.py {rounds}", grant=grant, timeout=250)
-        plain = min(session.exec(["/bin/true"]).duration_ms for _ in range(20))
-        granted = min(session.exec(["/bin/true"], grant=grant).duration_ms for _ in range(20))
+def calls(session: Session, rounds: int) -> dict[str, Any]:
+    """What the probe found, and milliseconds of a run without a grant and with one."""
+    grant = Grant(tools=[add], limits=BridgeLimits(calls=1 << 20, rate=None))  # type: ignore[arg-type]
+    session.put("work/probe.py", textwrap.dedent(PROBE))
+    result = session.exec(f"python3 work/probe.py {rounds}", grant=grant, timeout=250)
     if not result.stdout:
-        raise SystemExit(f"{runtime}: {result.status} {result.stderr[-2000:]}")
-    found = json.loads(result.stdout)
+        raise SystemExit(f"{session.runtime}: {result.status} {result.stderr[-2000:]}")
+    return {
+        **json.loads(result.stdout),
+        "plain": min(session.exec(["/bin/true"]).duration_ms for _ in range(20)),
+        "granted": min(session.exec(["/bin/true"], grant=grant).duration_ms for _ in range(20)),
+    }
+
+
+def measure(runtime: str, rounds: int) -> None:
+    with Executor(runtime=runtime) as executor, executor.session() as session:
+        found = calls(session, rounds)
     table = Table(title=f"{runtime}: milliseconds, median (99th percentile)")
     for heading in ("", "Unix socket echo", "tool call", "ratio", ""):
         table.add_column(heading, justify="left" if not heading else "right")
@@ -109,7 +117,7 @@ def measure(runtime: str, rounds: int) -> None:
     console = Console()
     console.print(table)
     console.print({**found["Bash"], "import skill_tools": found["import"]})
-    console.print(f"a run of true: {plain} ms without a grant, {granted} ms with one")
+    console.print(f"a run of true: {found['plain']} ms without a grant, {found['granted']} ms with one")
 
 
 def _pair(values: list[float]) -> str:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from executor import Executor, Limits, OutputLimits, PoolSettings, Session
+from tests.bench import bridge
 from tests.bench.alone import RUNS, SESSIONS, alone
 from tests.bench.systems import BIG, MIB, TRUE, Docker, bare, bwrap, many, tar
 
@@ -99,17 +100,20 @@ def ours(runtime: str, skills: Path) -> Iterator[Ours]:
 
 
 def rows(mine: list[Ours], peer: Docker | None, work: Path, only: str = "") -> Iterator[Row]:
-    """The rows whose name holds `only`, each made when its turn comes. `work` is a folder of its own."""
-    groups = (
-        (("true", "pass", "node"), lambda: runs(mine, peer)),
-        (("stdout",), lambda: output(mine, peer)),
-        (("create",), lambda: starts(mine, peer)),
-        (("put", "get", "collect"), lambda: files(mine, peer, work)),
-        (("stage",), lambda: staging(mine)),
-        (("runs per second", "idle", "host process"), lambda: crowds(mine)),
-    )
-    for words, group in groups:
-        if any(word in only or only in word for word in words):  # a group prepares what its rows need
+    """The rows, in groups of which those are left out that have none whose name holds `only`."""
+    groups: dict[tuple[str, ...], Callable[[], Iterator[Row]]] = {
+        ("true", "python3 -c pass", "python3 -I -S -c pass", "node -e 0"): partial(runs, mine, peer),
+        ("stdout 1 MiB", "stdout 256 MiB", "memory for stdout of 256 MiB"): partial(output, mine, peer),
+        ("create to first result",): partial(starts, mine, peer),
+        ("put 1,000 files", "get 1,000 files", "collect 1,000 files"): partial(small, mine, peer, work),
+        ("put 5,000 files", "get 5,000 files"): partial(tree, mine, peer, work),
+        ("put one file of 256 MiB", "get one file of 256 MiB"): partial(large, mine, peer, work),
+        ("stage a skill of 1,000 files",): partial(staging, mine),
+        ("call of a granted tool",): partial(calls, mine),
+        ("runs per second", "an idle session", "host process"): partial(crowds, mine),
+    }
+    for names, group in groups.items():
+        if any(only in name or name in only for name in names):
             yield from group()
 
 
@@ -165,25 +169,39 @@ def starts(mine: list[Ours], peer: Docker | None) -> Iterator[Row]:
     yield Row("create to first result", systems)
 
 
-def files(mine: list[Ours], peer: Docker | None, work: Path) -> Iterator[Row]:
-    small, tree = many(work / "small", FILES), many(work / "tree", TREE, levels=True)
-    big = work / "big"
-    big.write_bytes(os.urandom(MIB) * (BIG // MIB))
-    for name, folder, count, rounds in (("small", small, FILES, 7), ("tree", tree, TREE, 3)):
-        systems: Systems = {"put_archive": partial(peer.put_archive, tar(folder))} if peer else {}
-        systems["cp -a"] = partial(copy, folder, work)
-        for our in mine:
-            systems[our.name] = partial(our.session.put, f"inputs/{name}", folder)
-        yield Row(f"put {count:,} files", systems, rounds=rounds)
-        systems = {"get_archive": partial(peer.get_archive, f"/opt/{name}")} if peer else {}
-        for our in mine:
-            systems[our.name] = partial(our.get, f"/workspace/inputs/{name}")
-        yield Row(f"get {count:,} files", systems, rounds=rounds)
-    systems = {our.name: partial(our.session.collect, "inputs/small/*", limits=EVERYTHING) for our in mine}
+def small(mine: list[Ours], peer: Docker | None, work: Path) -> Iterator[Row]:
+    yield from folder(mine, peer, work, many(work / "small", FILES), FILES, rounds=7)
+    systems: Systems = {
+        our.name: partial(our.session.collect, "inputs/small/*", limits=EVERYTHING) for our in mine
+    }
     yield Row(f"collect {FILES:,} files", systems, rounds=7)
+
+
+def tree(mine: list[Ours], peer: Docker | None, work: Path) -> Iterator[Row]:
+    yield from folder(mine, peer, work, many(work / "tree", TREE, levels=True), TREE, rounds=3)
     for our in mine:
         our.session.remove("inputs/tree")
-    systems = {"cp": partial(bare, ["cp", str(big), str(work / "copy")])}
+
+
+def folder(
+    mine: list[Ours], peer: Docker | None, work: Path, source: Path, count: int, rounds: int
+) -> Iterator[Row]:
+    name = source.name
+    systems: Systems = {"put_archive": partial(peer.put_archive, tar(source))} if peer else {}
+    systems["cp -a"] = partial(copy, source, work)
+    for our in mine:
+        systems[our.name] = partial(our.session.put, f"inputs/{name}", source)
+    yield Row(f"put {count:,} files", systems, rounds=rounds)
+    systems = {"get_archive": partial(peer.get_archive, f"/opt/{name}")} if peer else {}
+    for our in mine:
+        systems[our.name] = partial(our.get, f"/workspace/inputs/{name}")
+    yield Row(f"get {count:,} files", systems, rounds=rounds)
+
+
+def large(mine: list[Ours], peer: Docker | None, work: Path) -> Iterator[Row]:
+    big = work / "big"
+    big.write_bytes(os.urandom(MIB) * (BIG // MIB))
+    systems: Systems = {"cp": partial(bare, ["cp", str(big), str(work / "copy")])}
     if peer:
         systems["docker exec -i cat"] = partial(peer.exec_cli, ["sh", "-c", "cat >/opt/big"], stdin=big)
         systems["put_archive"] = partial(peer.put_archive, tar(big))
@@ -223,6 +241,16 @@ def staging(mine: list[Ours]) -> Iterator[Row]:
     time.sleep(0.1)
     systems = {our.name: partial(our.session.load, "big-skill") for our in mine}
     yield Row(f"stage a skill of {FILES:,} files, unchanged", systems)
+
+
+def calls(mine: list[Ours]) -> Iterator[Row]:
+    """The two are measured in turns inside a sandbox; these are the medians that came out."""
+    systems: Systems = {}
+    for our in mine:
+        row = bridge.calls(our.session, 300)["one at a time"]
+        systems[f"Unix socket echo, {our.name}"] = partial(row["echo"].__getitem__, 0)
+        systems[our.name] = partial(row["call"].__getitem__, 0)
+    yield Row("call of a granted tool", systems, rounds=1, warm=False)
 
 
 def crowds(mine: list[Ours]) -> Iterator[Row]:

@@ -79,23 +79,21 @@ SCRIPTS = {
 }
 
 
-@pytest.mark.parametrize("name", SCRIPTS)
-def test_a_script_of_each_language_calls_it(
-    executor: Executor, skills_root: Path, server: McpServer, name: str
-) -> None:
+def test_scripts_of_each_language_call_it(executor: Executor, skills_root: Path, server: McpServer) -> None:
     folder = skills_root / "caller"
     (folder / "scripts").mkdir(parents=True, exist_ok=True)
     (folder / "SKILL.md").write_text("---\nname: caller\ndescription: d\n---\nb\n")
-    for script, text in SCRIPTS.items():
-        (folder / "scripts" / script).write_text(text)
+    for name, text in SCRIPTS.items():
+        (folder / "scripts" / name).write_text(text)
     with executor.session() as session:
         grant = Grant(tools=server.tools("mcp-add"))
-        result = session.script("caller", f"scripts/{name}", input={"a": 40}, grant=grant)
-    if name == "m.sh":
-        assert (result.style, result.stdout) == ("cli", '{"sum": 42}\n'), result.stderr
-    else:
-        assert (result.style, result.result) == ("function", 42), result.stderr
-    assert [call.name for call in result.tool_calls] == ["mcp-add"]
+        for name in SCRIPTS:
+            result = session.script("caller", f"scripts/{name}", input={"a": 40}, grant=grant)
+            if name == "m.sh":
+                assert (result.style, result.stdout) == ("cli", '{"sum": 42}\n'), result.stderr
+            else:
+                assert (result.style, result.result) == ("function", 42), (name, result.stderr)
+            assert [call.name for call in result.tool_calls] == ["mcp-add"]
 
 
 def test_an_error_of_the_server_is_told(shared: Session, server: McpServer) -> None:

@@ -397,7 +397,7 @@ def test_json_is_one_object_and_nothing_else(run: Invoke, runtime: str) -> None:
     assert list(result) == [
         *("status", "exit_code", "signal", "stdout", "stderr", "stdout_bytes", "stderr_bytes"),
         *("stdout_truncated", "stderr_truncated", "timed_out", "duration_ms", "usage", "files"),
-        *("limits_hit", "warnings", "killed_descendants", "run_id", "session_id", "runtime"),
+        *("limits_hit", "warnings", "killed_descendants", "pending", "run_id", "session_id", "runtime"),
     ]
     told = {key: result[key] for key in ("status", "exit_code", "stdout", "stderr", "session_id", "runtime")}
     assert told == {

@@ -12,12 +12,14 @@ import sys
 import xml.etree.ElementTree as ET
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
 from executor import ExecResult, Executor
-from executor.settings import load
+from executor.executor import AsyncExecutor
+from executor.settings import PoolSettings, load
 from executor.testing import runner
 from executor.testing.cases import Instance, discover
 from executor.testing.expect import Outcome
@@ -372,6 +374,27 @@ def test_many_cases_side_by_side(test: Invoke, skill: Callable[..., Path], runti
         lines = done.stdout.splitlines()
         assert (done.returncode, lines[0]) == (0, f"probe [{runtime}]: {MANY} passed"), done.stdout
         print(lines[-1])
+
+
+def test_sandboxes_for_the_next_cases_are_started_ahead(
+    executor: Executor, skill: Callable[..., Path], runtime: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: list[int] = []
+
+    class Recording(AsyncExecutor):
+        def __init__(self, *, pool: PoolSettings, **rest: Any) -> None:
+            super().__init__(pool=pool, **rest)
+            sizes.append(pool.size)
+
+    monkeypatch.setattr(runner, "AsyncExecutor", Recording)
+    folder = skill("cases:\n" + "".join(f"  - {{name: c{n}, run: 'true'}}\n" for n in range(4)))
+    cases = discover(folder)
+    mine = executor.settings.model_copy(update={"pool": PoolSettings(size=1, max=3)})
+    for chosen, jobs, settings in ((cases[:1], 1, None), (cases, 2, None), (cases[:1], 4, mine)):
+        plan = runner.Plan(chosen, settings or executor.settings, runtimes=[runtime], jobs=jobs)
+        report = asyncio.run(runner.run(plan))
+        assert [found.verdict for found in report.results] == ["passed"] * len(chosen)
+    assert sizes == [0, 2, 1]  # one case needs none; never more than there are; the operator's count first
 
 
 def test_the_projects_own_skills_pass(test: Invoke, skills_root: Path, runtime: str) -> None:

@@ -1,6 +1,6 @@
 """`executor mcp`, driven by the official client over a real subprocess, on every runtime.
 
-Ids in docstrings are rows; see tests/unit/test_state.py.
+Ids in docstrings are rows; see tests/rows.yaml.
 """
 
 from __future__ import annotations
@@ -88,10 +88,14 @@ def stdio(command: list[str], mode: str = "auto") -> Client:
     return Client(server, mode=mode)
 
 
-@pytest.fixture(scope="module", params=ERAS)
+@pytest.fixture(scope="module", params=[*ERAS, "http"])
 def connection(request: pytest.FixtureRequest, command: list[str]) -> Iterator[Connection]:
-    """A client over stdio, in each era of the protocol."""
-    made = Connection(lambda: stdio(command, request.param))
+    """A client over stdio, in each era of the protocol, and one over HTTP."""
+    if request.param == "http":
+        url = request.getfixturevalue("url")
+        made = Connection(lambda: connected(url))
+    else:
+        made = Connection(lambda: stdio(command, request.param))
     yield made
     made.close()
 

@@ -60,7 +60,7 @@ def test_cases_are_collected_and_a_failure_shows_its_reasons(run: Run, runtime: 
 def test_a_broken_case_file_is_an_error(run: Run) -> None:
     result = run(name="cases.yaml", text="cases:\n  - {name: a}\n")
     result.assert_outcomes(errors=1)
-    result.stdout.fnmatch_lines(["*cases.yaml:2: give either `run` or `argv`*"])
+    result.stdout.fnmatch_lines(["*cases.yaml:2: give one of `run`, `argv` and `script`*"])
 
 
 def test_yaml_that_belongs_to_no_skill_is_left_alone(run: Run, pytester: pytest.Pytester) -> None:

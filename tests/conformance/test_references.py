@@ -154,6 +154,8 @@ def test_a_link_out_of_the_workspace_is_not_followed(session: Session) -> None:
         session.stage_inputs(["workspace://work/evil"])
     session.stage_inputs([Input("workspace://work/d", to="work/e")])
     assert [info.name for info in session.list_files("work/e")] == ["ok"]
+    (said,) = [one for one in session.exec("true").warnings if "left out" in one]
+    assert "1 links" in said and "'evil'" in said
     # What a script laid in the way is replaced or refused, and never written through.
     session.exec("ln -s /etc work/way; ln -s ../out work/side")
     with pytest.raises(BadPathError):
@@ -164,6 +166,7 @@ def test_a_link_out_of_the_workspace_is_not_followed(session: Session) -> None:
 
 def test_a_bad_reference_stages_nothing_of_its_batch(session: Session) -> None:
     """trpc-1.9.5"""
+    session.put("work/there", b"")
     for bad in ("ftp://x", "nothing", "skill://", Input("host:///tmp", mode="link"), "workspace:///"):
         with pytest.raises((BadPathError, BadRequestError)):
             session.stage_inputs([Input("workspace://work/there", to="work/first"), bad])
@@ -172,6 +175,7 @@ def test_a_bad_reference_stages_nothing_of_its_batch(session: Session) -> None:
 
 def test_runs_take_inputs(session: Session, opened: Path, skills_root: Path) -> None:
     """trpc-1.9.4, trpc-1.8.7"""
+    session.put("work/there", b"")
     result = session.exec("cat inputs/b.csv", inputs=[Input(f"host://{opened}/a.csv", to="inputs/b.csv")])
     assert result.stdout == "a,b\n"
     with pytest.raises(BadRequestError, match="unsupported"):

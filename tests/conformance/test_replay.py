@@ -90,6 +90,32 @@ def test_recorded_calls_give_what_the_rows_say(executor: Executor, profile: str,
         tools.close()
 
 
+def test_a_flow_goes_on_in_another_process_after_every_call(executor: Executor, tmp_path: Path) -> None:
+    """WN-14, WN-17, ref-26; each call has a toolset that knows only what the state has kept"""
+    made = recorded("flow")
+    counted: list[Any] = []
+
+    def count(arguments: dict[str, Any]) -> str:
+        counted.append(arguments)
+        return str(len(counted))
+
+    counter = HostTool("count", "Counts.", {"type": "object"}, count)
+    options: dict[str, Any] = {
+        "session": "flow",
+        "profile": "flow",
+        "state": tmp_path / "state.sqlite",
+        "artifacts": False,
+        "scoped": {skill: [counter] for skill in made["scoped"]},
+    }
+    for step in made["steps"]:
+        tools = SyncSkillToolset(executor, **options)
+        tools.state.begin_run("one run")
+        check(step, tools.call(step["call"], step.get("with", {})))
+        tools.close()
+    kinds = [event.kind for event in SyncSkillToolset(executor, **options).state.history()]
+    assert (kinds, counted) == (made["history"], made["counted"])
+
+
 def test_the_comparison_finds_what_differs() -> None:
     assert has({"a": 1, "b": [{"c": 2, "d": 3}]}, {"b": [{"c": 2}]})
     assert not has({"a": 1}, {"a": 2}) and not has({}, {"a": None})

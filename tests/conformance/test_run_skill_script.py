@@ -203,6 +203,12 @@ def test_what_a_script_may_call_is_worked_out_for_each_run(
         assert "Skill script failed" in run(tools, "pay.py", input={"amount": 1}).text
     assert (asked, paid) == (["tried", "tried"], before)
 
+    def broken(skill: str) -> Grant:
+        raise RuntimeError("secret")
+
+    refused = run(make(profile="think", grant=broken), "value.py")
+    assert refused.is_error and "secret" not in refused.text
+
 
 def test_closing_ends_what_still_waits(make: Callable[..., SyncSkillToolset], session: Session) -> None:
     tools = make(profile="think", agent="leaving")
@@ -229,3 +235,5 @@ def test_inputs_are_there_before_the_script_begins(
     assert made.structured["stdout"] == "1"
     bad = tools.call("workspace_exec", {"command": "true", "inputs": [{"from": "host:///etc/passwd"}]})
     assert bad.is_error and "operator" in bad.text
+    none = tools.call("workspace_exec", {"command": "true", "inputs": [{"from": "artifact://a.csv"}]})
+    assert none.is_error and "no place for artifacts" in none.text

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
+from pathlib import Path
 
 import pytest
 from probes import eventually, python
@@ -145,16 +146,24 @@ def test_a_variable_of_the_host_is_nowhere_in_the_sandbox(
         assert [text for text in seen if secret in text]
 
 
-def test_the_callers_variable_wins_over_the_operators_and_both_over_ours(runtime: str) -> None:
-    """trpc-1.11.13"""
+def test_the_callers_variable_wins_over_the_operators_and_both_over_ours(
+    runtime: str, skills_root: Path
+) -> None:
+    """trpc-1.11.13, trpc-1.1.8"""
     operator = {"WHO": "operator", "MPLBACKEND": "operator", "ONLY": "operator"}
+    own = {"log-digest": {"WHO": "skill", "MPLBACKEND": "skill", "KEY": "skill"}, "": {"KEY": "none"}}
+    settings = Settings(env=operator, skill_env=own)
     with (
-        Executor(runtime=runtime, settings=Settings(env=operator)) as made,
+        Executor(runtime=runtime, skills=[skills_root], settings=settings) as made,
         made.session() as session,
     ):
         found = python(session, ENVIRONMENT, env={"WHO": "caller", "LANG": "C"})
+        in_skill = python(session, ENVIRONMENT, skill="log-digest", env={"WHO": "caller"})
     wanted = {"WHO": "caller", "LANG": "C", "MPLBACKEND": "operator", "ONLY": "operator"}
     assert {name: found[name] for name in wanted} == wanted
+    assert "KEY" not in found
+    wanted = {"WHO": "caller", "MPLBACKEND": "skill", "KEY": "skill", "ONLY": "operator"}
+    assert {name: in_skill[name] for name in wanted} == wanted
 
 
 def test_the_callers_output_dir_wins(shared: Session) -> None:

@@ -2,9 +2,10 @@
 
     python -m tests.faults.keeper STATE RUNTIME
 
-Each line on stdin is a life: `step K` kills it with SIGKILL at the K-th call inside of the code that keeps
-things, `time S` after S seconds, `whole` not at all. What a life has finished it says in a line on stdout,
-before it can be killed for the next thing; `end` follows when it is over, or dead.
+Each line on stdin is a life: `step K` kills it with SIGKILL at its K-th step (see `Steps`), `time S` after S
+seconds, `whole` not at all. Beside every second one another process clears away all the time. What a life has
+finished it says in a line on stdout, before it can be killed for the next thing; `end` follows when it is
+over, or dead.
 """
 
 from __future__ import annotations
@@ -29,6 +30,10 @@ from executor.workspace.checkpoint import Store
 KEEPING = tuple(
     str(Path(executor.__file__).parent / part) for part in ("state", "workspace", "session/keeping")
 )
+CHANGING = {
+    *("open", "write", "close", "fsync", "replace", "rename", "link", "unlink", "mkdir", "chmod"),
+    *("flock", "execute", "executemany"),
+}
 RUNS = 2
 COUNT = """\
 [ -e work/n ] || echo 0 > work/n
@@ -41,18 +46,21 @@ def say(*words: object) -> None:
 
 
 class Steps:
-    """Counts the calls, to Python and to C functions, of the code that keeps things and of what it calls."""
+    """Counts the moments before and after each call that changes something on the disk or takes a lock, made
+    by the code that keeps things or by what it calls.
+    """
 
     def __init__(self, last: int) -> None:
         self.count = 0
         self._last = last
 
-    def __call__(self, frame: FrameType, _event: str, _arg: object) -> None:
-        outer = frame.f_back or frame
-        if frame.f_code.co_filename.startswith(KEEPING) or outer.f_code.co_filename.startswith(KEEPING):
-            self.count += 1
-            if self.count == self._last:
-                os.kill(os.getpid(), signal.SIGKILL)
+    def __call__(self, frame: FrameType, event: str, called: Any) -> None:
+        if event in ("c_call", "c_return") and called.__name__ in CHANGING:
+            outer = frame.f_back or frame
+            if frame.f_code.co_filename.startswith(KEEPING) or outer.f_code.co_filename.startswith(KEEPING):
+                self.count += 1
+                if self.count == self._last:
+                    os.kill(os.getpid(), signal.SIGKILL)
 
 
 async def life(folder: Path, runtime: str, number: int) -> None:
@@ -71,9 +79,10 @@ async def life(folder: Path, runtime: str, number: int) -> None:
 
 
 def _move(store: Store, folder: Path, number: int) -> None:
-    file, copy = folder.parent / f"{number % 3}.tar", f"copy-{number}"
-    export_session(store, "main", file, overwrite=True)
-    say("exported", file.name)
+    copy = f"copy-{number}"
+    for file in (folder.parent / "1.tar", folder.parent / "2.tar"):
+        export_session(store, "main", file, overwrite=True)
+        say("exported", file.name)
     import_session(store, file, session=copy)
     say("imported", copy)
     for session in store.sessions.all(runs=0)[4:]:
@@ -117,13 +126,14 @@ def main() -> None:
     for number, command in enumerate(sys.stdin):
         how, _, what = command.strip().partition(" ")
         child = fork(lived, folder, runtime, number, how, what)
-        other = fork(clear_on, folder)
+        other = fork(clear_on, folder) if number % 2 else None  # it would clear away what is half done
         if how == "time":
             time.sleep(float(what))
             os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
-        os.kill(other, signal.SIGKILL)
-        os.waitpid(other, 0)
+        if other is not None:
+            os.kill(other, signal.SIGKILL)
+            os.waitpid(other, 0)
         say("end")
 
 

@@ -58,7 +58,7 @@ class Soak:
         settings = Settings(runtime=self.runtime, image=self.image, skills=(), limits=LIMITS, reap_interval=1)
         async with AsyncExecutor(settings=settings) as made:
             self._watch(made)
-            await self._sessions(made, 2 * AT_ONCE)  # modules, pools and connections are there afterwards
+            await self._sessions(made, AT_ONCE)  # modules, pools and connections are there afterwards
             before = await self._look(made)
             began = time.monotonic()
             memory = []

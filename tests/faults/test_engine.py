@@ -102,12 +102,13 @@ def test_an_engine_that_hangs_holds_nobody_up(
     engine: OwnEngine, monkeypatch: pytest.MonkeyPatch, impatient: None
 ) -> None:
     monkeypatch.setattr(container, "KILL_TIMEOUT", 0.5)
-    monkeypatch.setattr(container, "API_TIMEOUT", 3)
 
     async def work() -> None:
         async with opened(engine) as made:
             session = made.session()
             run = await under_way(session)
+            assert isinstance(made._runtime, ContainerRuntime)
+            made._runtime._api.timeout = 2  # seconds without an answer
             engine.send(signal.SIGSTOP)
             try:
                 result = await run

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import signal
 import socket
@@ -258,3 +259,23 @@ def test_a_round_that_fails_is_followed_by_others_until_the_executor_closes(exec
         assert traces.eventually(lambda: stuck.rounds > 3)
     seen = stuck.rounds
     assert traces.eventually(lambda: stuck.rounds <= seen + 1)
+
+
+def test_the_doctor_reaps_when_asked(executor: Executor, runtime: str) -> None:
+    """And only then. A container of a dead owner, a control group of one."""
+    if runtime != "container":
+        pytest.skip("the doctor looks at both")
+    from docker import from_env
+
+    client = from_env()
+    name = make(client, label())
+    words = [sys.executable, "-m", "executor.cli", "doctor", "--reap", "--json"]
+    try:
+        done = subprocess.run(words, capture_output=True, text=True, timeout=120)
+        report = json.loads(done.stdout)
+        assert len(report["reaped"]["container"]) >= 1
+        assert not exists(client, name)
+    finally:
+        with contextlib.suppress(Exception):
+            client.api.remove_container(name)
+        client.close()

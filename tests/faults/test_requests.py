@@ -16,6 +16,7 @@ from executor import (
     BadRequestError,
     Executor,
     ExecutorError,
+    Limits,
     Session,
     SessionClosedError,
 )
@@ -192,3 +193,12 @@ def test_a_deleted_working_folder_is_named(tmp_path: Path) -> None:
     assert done.returncode == 125
     assert "the working folder of this command has been deleted" in done.stderr
     assert "fault of the executor" not in done.stderr
+
+
+def test_a_limit_beyond_the_machine_is_lowered_alike_and_said(executor: Executor) -> None:
+    with executor.session(limits=Limits(open_files=1 << 20)) as session:
+        result = session.exec("ulimit -Hn")
+        had = int(result.stdout)
+        assert had == 1 << 20 or (had >= 1024 and "lowered to" in " ".join(result.warnings)), result
+    with pytest.raises(ValueError, match="memory"):
+        Limits(memory=1 << 60)

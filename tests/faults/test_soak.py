@@ -22,7 +22,7 @@ from tests.faults.conftest import Drive
 from tests.faults.engines import SMALL, missing, own_engine
 
 LONG = os.environ.get("EXECUTOR_SOAK", "") not in ("", "0")
-COUNT = int(os.environ.get("EXECUTOR_SOAK_SESSIONS", "1000")) if LONG else 8
+COUNT = int(os.environ.get("EXECUTOR_SOAK_SESSIONS", "1000")) if LONG else 6
 RATE = 0.1 if LONG else 0.5  # of sessions that do not end by themselves
 GROWTH_KB = 24 << 10  # of the host between the first hundred sessions and the last, for the allocator's sake
 
@@ -97,7 +97,7 @@ ANSWER = "fbbab289f7f94b25736c58be46a994c441fd02552cc6022352e3d86d2fab7c83 26666
 @pytest.mark.timeout(1200 if LONG else 200)
 def test_an_honest_session_among_hostile_ones_is_right_every_time(drive: Drive) -> None:
     """Twenty sessions at once under floods, fork bombs, memory hogs and sleepers."""
-    others, rounds = (20, 100) if LONG else (6, 4)
+    others, rounds = (20, 30) if LONG else (4, 2)
 
     async def work(made: AsyncExecutor, _started: list[Any]) -> None:
         limits = Limits(memory="128m", disk="16m", tmp="4m", shm="4m", pids=48, cpus=0.2)

@@ -32,8 +32,8 @@ page.save()
 # name: (commands that come before, the command, what its output holds).
 TOOLS = {
     "LibreOffice converts a document": (
-        "echo '<h1>Hello office</h1>' > work/a.html",
-        "soffice --headless --convert-to pdf --outdir work work/a.html >/dev/null && pdftotext work/a.pdf -",
+        "echo 'Hello office' | pandoc -o work/a.docx",
+        "soffice --headless --convert-to pdf --outdir work work/a.docx >/dev/null && pdftotext work/a.pdf -",
         "Hello office",
     ),
     "LibreOffice recalculates a workbook": (WORKBOOK, MACRO, "value 42"),
@@ -131,7 +131,7 @@ def test_tools(office: Session, tool: str) -> None:
 
 @pytest.mark.parametrize("package", PYTHON)
 def test_packages_of_python(office: Session, package: str) -> None:
-    assert run(office, PYTHON[package] + "\nprint('ok')\n").endswith("ok\n")
+    assert run(office, PYTHON[package] + "\nprint('ok')\n").startswith("ok\n")
 
 
 @pytest.mark.parametrize("package", NODE)

@@ -1,13 +1,11 @@
-"""Archives from files and over HTTP: the cache, validators, pins, failures, and many processes at once.
-
-Holds the rows on roots by URL (11 to 14).
-"""
+"""Archives from files and over HTTP: the cache, validators, pins, failures, and many processes at once."""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -42,6 +40,7 @@ def statuses(web: Web) -> list[int]:
 
 
 def test_what_has_not_changed_is_not_fetched_again(web: Web) -> None:
+    """trpc-11, trpc-1.2.1, trpc-1.2.3."""
     web.files["/a.zip"] = ONE
     first = open_source(f"{web.url}/a.zip")
     assert slugs(first) == slugs(first) == ["one"]
@@ -95,6 +94,7 @@ def test_a_pinned_archive_is_fetched_once_and_never_another(web: Web) -> None:
 
 
 def test_a_server_that_fails_leaves_the_last_good_copy(web: Web, warnings: list[str]) -> None:
+    """ref-3: what the tools and the prompt are made of stays one list."""
     web.files["/a.zip"] = ONE
     source = open_source(f"{web.url}/a.zip")
     assert slugs(source) == ["one"]
@@ -107,7 +107,7 @@ def test_a_server_that_fails_leaves_the_last_good_copy(web: Web, warnings: list[
     source.refresh()
     assert slugs(source) == slugs(open_source(f"{web.url}/a.zip")) == ["one"]
     (note,) = source.list().problems
-    assert note.reason.startswith(f"{web.url}/a.zip answers 503 Service Unavailable; the copy of 20")
+    assert note.reason.startswith("answers 503 Service Unavailable; the copy of 20")
     assert len(warnings) == 1 and "503" in warnings[0]
     assert statuses(web).count(503) == 6  # each look is tried three times
     # One that says that it is gone, or not ours, is believed.
@@ -182,6 +182,8 @@ def _says_large(request: BaseHTTPRequestHandler) -> None:
     ],
 )
 def test_a_hostile_server_is_bounded(web: Web, cache: Path, server: object, says: str) -> None:
+    """trpc-13, trpc-14, trpc-1.2.4."""
+
     def before(request: BaseHTTPRequestHandler) -> bool:
         request.close_connection = True
         with contextlib.suppress(OSError):
@@ -240,6 +242,7 @@ def test_a_password_goes_to_its_host_and_into_no_message(web: Web) -> None:
 
 
 def test_a_skill_at_the_top_is_called_like_its_archive(web: Web, tmp_path: Path) -> None:
+    """trpc-14, trpc-1.2.2."""
     tarball = as_tar(REPO, top=f"repo-{COMMIT}/", commit=COMMIT)
     branch = as_tar(REPO, top="repo-main/", commit=COMMIT)
     web.files.update(
@@ -274,7 +277,9 @@ def test_a_file_is_seen_when_it_is_written(tmp_path: Path) -> None:
     file.unlink()
     assert slugs(source) == ["two"]
     assert "cannot be read: No such file" in source.list().problems[0].reason
-    # file: may name a folder
+    # A SKILL.md of this host means its folder, file: may name a folder.
+    write_folder({"y/SKILL.md": skill("y"), "y/data": b"1"}, tmp_path / "more")
+    assert open_source(str(tmp_path / "more/y/SKILL.md")).read_resource("y", "data") == b"1"
     write_folder({"x/SKILL.md": skill("x")}, tmp_path / "folder")
     assert slugs(open_source(f"file:{tmp_path}/folder")) == ["x"]
 
@@ -293,7 +298,7 @@ def test_many_processes_fetch_it_once(web: Web, cache: Path) -> None:
     web.files["/a.tgz"] = as_tar(files)
     words = [sys.executable, "-c", FETCH, f"{web.url}/a.tgz"]
     processes = [
-        subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(5)
+        subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(4)
     ]
     said = set()
     for process in processes:
@@ -346,6 +351,16 @@ def test_a_cache_that_cannot_be_used_is_told(web: Web, cache: Path) -> None:
     with pytest.raises(SkillSourceError, match="the cache cannot be used") as caught:
         open_source(f"{web.url}/a.zip").list()
     assert "SKILLS_CACHE_DIR" in caught.value.hint
+
+
+def test_the_cache_may_be_emptied_at_any_time(web: Web, cache: Path) -> None:
+    web.files["/a.zip"] = ONE
+    source = open_source(f"{web.url}/a.zip")
+    assert slugs(source) == ["one"]
+    shutil.rmtree(cache)
+    assert slugs(source) == ["one"]
+    assert (source.list().skills[0].path / "SKILL.md").exists()
+    assert statuses(web) == [200, 200]
 
 
 def test_the_interval_says_when_to_look_again(web: Web) -> None:

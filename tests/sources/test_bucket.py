@@ -1,4 +1,4 @@
-"""An S3-compatible bucket, against a real server process. Holds TH-29 to TH-34."""
+"""An S3-compatible bucket, against a real server process."""
 
 from __future__ import annotations
 
@@ -46,6 +46,7 @@ class Requests:
 
 
 def test_a_look_is_a_list_and_texts_and_files_come_when_they_are_wanted(s3: S3) -> None:
+    """TH-31, TH-32."""
     s3.put(FILES)
     source = BucketSource.at(s3.root())
     asked = Requests(source)
@@ -78,6 +79,7 @@ def test_a_look_is_a_list_and_texts_and_files_come_when_they_are_wanted(s3: S3) 
 
 
 def test_skills_are_chosen_by_name_and_an_empty_choice_is_none(s3: S3) -> None:
+    """TH-30, ref-7."""
     s3.put(FILES)
     assert sorted(open_source(s3.root("skills=Bee,zzz")).list().first()) == ["b"]
     assert open_source(s3.root("skills=")).list().skills == ()
@@ -85,6 +87,7 @@ def test_skills_are_chosen_by_name_and_an_empty_choice_is_none(s3: S3) -> None:
 
 
 def test_the_interval_holds(s3: S3) -> None:
+    """TH-30, ref-6."""
     s3.put(FILES)
     each, minute = s3.root("refresh=0"), s3.root()
     repository = Repository([each, minute])

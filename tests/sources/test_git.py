@@ -52,6 +52,7 @@ def test_a_revision_is_a_branch_a_tag_a_commit_or_the_head(web: Web, repository:
 
 
 def test_a_commit_is_a_pin_and_a_branch_is_looked_up(web: Web, repository: Path) -> None:
+    """TH-35."""
     first = commit(FILES, repository)
     pinned, branch = root(web, repository, f"@{first}"), root(web, repository, "@main")
     open_source(pinned).list()
@@ -245,3 +246,9 @@ def test_a_repository_of_this_host_needs_no_server(tmp_path: Path) -> None:
     found = source.list().first()["a"]
     assert stat.S_IMODE((found.path / "SKILL.md").stat().st_mode) == 0o444
     assert found.origin == f"a in git+file://{tmp_path}/repo#skills"
+    # A server that knows no filters sends more, and the same comes of it.
+    git(tmp_path / "repo", "config", "uploadpack.allowFilter", "false")
+    git(tmp_path / "repo", "commit", "-q", "--allow-empty", "-m", "y")
+    before = source.fingerprint()
+    source.refresh()
+    assert source.fingerprint() == before and source.list().problems == ()

@@ -448,6 +448,8 @@ CASES: dict[str, Case] = {
     ),
     "a deep bundle": Case("it is no JSON", lambda: b'{"a":' + b"[" * 100_000, lambda: bundled(), ".json"),
 }
+SOAK = bool(os.environ.get("EXECUTOR_SOAK"))
+FLIPS, CUTS = (3000, 1000) if SOAK else (60, 20)
 SPARSE = pax(GNU__sparse__size="99999999999")
 HARMLESS = pax(mtime="1.5", comment="x", SCHILY__xattr__a="b")
 _scratch: list[Path] = []
@@ -480,8 +482,10 @@ def left(cache: Path) -> list[str]:
     )
 
 
+@pytest.mark.filterwarnings("ignore:Duplicate name")
 @pytest.mark.parametrize("name", CASES)
 def test_a_hostile_archive_is_refused_whole(name: str, tmp_path: Path, cache: Path) -> None:
+    """trpc-12, trpc-1.2.4, trpc-1.2.5."""
     case = CASES[name]
     _scratch.append(tmp_path)
     for which, content in (("bad", case.bad), ("good", case.good)):
@@ -510,8 +514,6 @@ WRITERS: dict[str, Sequence[str]] = {
     "GNU tar, pax": ["tar", "--format=posix", "-czf", "{out}", "-C", "{folder}", "."],
     "GNU tar, v7": ["tar", "--format=v7", "-cf", "{out}.tar", "-C", "{folder}", "."],
     "zip": ["zip", "-qr", "{out}.zip", "."],
-    "bsdtar": ["bsdtar", "-czf", "{out}", "-C", "{folder}", "."],
-    "7z": ["7z", "a", "-tzip", "{out}.zip", "."],
 }
 
 
@@ -547,7 +549,7 @@ def test_every_cut_of_an_archive_is_refused(tmp_path: Path, cache: Path) -> None
         (packed, len(packed)),
         (tarred, 2048 + 512),
     ):  # then zeros follow
-        for length in range(1, end, max(1, end // 40)):
+        for length in range(1, end, max(1, end // CUTS)):
             file = tmp_path / f"cut-{length}"
             file.write_bytes(whole[:length])
             with pytest.raises(SkillSourceError):
@@ -558,7 +560,7 @@ def test_every_cut_of_an_archive_is_refused(tmp_path: Path, cache: Path) -> None
 def test_any_byte_may_be_wrong(tmp_path: Path, cache: Path) -> None:
     """A changed byte is refused or harmless: nothing is written outside and no other error comes out."""
     dice = random.Random(7)
-    for number in range(150):
+    for number in range(FLIPS):
         whole = bytearray(dice.choice((made_zip(("s/x", b"abc" * 50)), made_tar(("s/x", b"abc" * 50)))))
         for _ in range(dice.randint(1, 4)):
             whole[dice.randrange(len(whole))] = dice.randrange(256)
@@ -568,5 +570,5 @@ def test_any_byte_may_be_wrong(tmp_path: Path, cache: Path) -> None:
             archive_source(FileArchive(file)).list()
         except SkillSourceError:
             pass
-    assert {path.name for path in tmp_path.iterdir()} == {"cache", *(f"flipped-{n}" for n in range(150))}
+    assert {path.name for path in tmp_path.iterdir()} == {"cache", *(f"flipped-{n}" for n in range(FLIPS))}
     assert os.listdir(cache / "scratch") == []

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import stat
-import subprocess
 import sys
 import zipfile
 from pathlib import Path
 
 import pytest
 
+from executor.cli import app, fetching
 from executor.errors import BadPathError, BadRequestError
 from executor.settings import split_roots
 from executor.skills.repository import Repository
-from executor.skills.sources import bundle
+from executor.skills.sources import bundle, progress
 from executor.skills.sources.export import export, zipped
 from executor.skills.sources.roots import open_source
 from tests.sources.publish import Web, as_tar, skill, write_folder
@@ -66,6 +67,7 @@ def test_a_skill_is_exported_as_a_folder_and_a_zip_from_any_source(web: Web, tmp
 
 
 def test_a_bundle_is_the_same_bytes_every_time_and_text_is_text(tmp_path: Path) -> None:
+    """TH-20, TH-21, TH-22, TH-23, TH-24."""
     one = Repository([write_folder(FILES, tmp_path / "one")])
     made = bundle.make(one.skills())
     other = Repository([write_folder(dict(reversed(FILES.items())), tmp_path / "two")])
@@ -89,6 +91,7 @@ def test_a_bundle_is_the_same_bytes_every_time_and_text_is_text(tmp_path: Path) 
 
 
 def test_what_cannot_be_in_a_bundle_is_told_when_it_is_made(tmp_path: Path) -> None:
+    """TH-22, TH-25."""
     odd = Repository([write_folder({"a/SKILL.md": skill("a"), "a/xx:y": b""}, tmp_path / "odd")])
     with pytest.raises(BadRequestError, match="'xx:y' holds a colon"):
         bundle.make(odd.skills())
@@ -104,13 +107,11 @@ def test_what_cannot_be_in_a_bundle_is_told_when_it_is_made(tmp_path: Path) -> N
     ]
 
 
-def run(*words: str) -> tuple[int, str, str]:
-    command = [sys.executable, "-m", "executor.cli", *words]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    return done.returncode, done.stdout, done.stderr
+def test_the_commands(web: Web, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def run(*words: str) -> tuple[int, str, str]:
+        progress._said.clear()  # each is a process of its own
+        return app.main(words), *capsys.readouterr()
 
-
-def test_the_commands(web: Web, tmp_path: Path) -> None:
     web.files["/a.tgz"] = as_tar({k: v for k, v in FILES.items() if ".git/" not in k})
     address = f"{web.url}/a.tgz"
     file = tmp_path / "b.json"
@@ -135,11 +136,45 @@ def test_the_commands(web: Web, tmp_path: Path) -> None:
         "skills", "export", "none", "--skills", f"{web.url}/none.zip", "--to", str(tmp_path)
     )
     assert status == 125
-    assert f"executor: warning: the skills of {web.url}/none.zip were skipped: answers 404" in err
+    assert f"executor: warning: {web.url}/none.zip: answers 404" in err
     assert "executor: hint: it may be in a source that cannot be used" in err
 
 
+def test_a_fetch_is_one_line_on_a_terminal_and_nothing_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setattr(progress, "fetching", None)
+    monkeypatch.setattr(sys, "stderr", terminal := Terminal())
+    fetching.show()
+    progress.step("https://h/\x1b[31mx.zip", 1 << 20, 3 << 20)
+    progress.step("https://h/x.zip", 2 << 20, 3 << 20)  # too soon to be shown
+    progress.end("https://h/x.zip")
+    progress.end("https://h/x.zip")
+    first, last = terminal.getvalue().split("\r\x1b[K")[1:]
+    assert first == "executor: fetching https://h/\\x1b[31mx.zip: 1.0 MiB of 3.0 MiB" and last == ""
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    fetching.show()
+    assert progress.fetching is None
+
+
+def test_of_two_skills_with_one_name_the_first_is_bundled(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """TH-26."""
+    first = write_folder({"a/SKILL.md": skill("a", "first")}, tmp_path / "first")
+    second = write_folder({"a/SKILL.md": skill("a", "second"), "b/SKILL.md": skill("b")}, tmp_path / "second")
+    file = tmp_path / "b.json"
+    assert app.main(["skills", "bundle", str(first), str(second), "-o", str(file)]) == 0
+    told = capsys.readouterr().err
+    assert f"warning: {second}/a: hidden by {first}/a, which comes first" in told
+    found = open_source(str(file)).list().first()
+    assert {name: one.document.description for name, one in found.items()} == {"a": "first", "b": "d"}
+
+
 def test_a_list_of_roots_is_parted_at_colons_that_are_not_of_an_address() -> None:
+    """trpc-1.2.6."""
     for text, roots in {
         "a:b": ("a", "b"),
         "/a:./b:": ("/a", "./b"),

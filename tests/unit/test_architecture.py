@@ -32,9 +32,9 @@ ALLOWED: dict[str, set[str]] = {
     "guest": set(),  # it runs inside, alone
     "models": {"errors"},
     "settings": {*BASE, "models", "runtimes.options"},
-    "runtimes": {*BASE, "guest"},
+    "runtimes": {*BASE, "guest", "workspace.text"},
     "state": {*BASE, "runtimes.owner"},
-    "channel": {"errors", "guest.wire", "guest.records", "guest.bundle", "runtimes.base"},
+    "channel": {"errors", "guest.wire", "guest.records", "guest.bundle", "runtimes.base", "workspace.text"},
     "skills": {*BASE, "models", "state", "workspace.text", "workspace.layout"},
     "workspace": {*BASE, "models", "guest.records", "channel", "state"},
     "bridge": {*BASE, "models", "settings", "channel", "workspace", "guest"},

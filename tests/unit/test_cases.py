@@ -153,6 +153,16 @@ MISTAKES = {
         2,
         "`expect.result` needs a `script`",
     ),
+    "an input that is not JSON": (
+        "cases:\n  - name: a\n    script: SKILL.py\n    input: {day: 2026-01-02}\n",
+        4,
+        "is not JSON: Object of type date",
+    ),
+    "an answer that is not JSON": (
+        "cases:\n  - name: a\n    run: b\n    tools:\n      t: {returns: .nan}\n",
+        5,
+        "is not JSON",
+    ),
     "a tool with a bad name": (
         "cases:\n  - name: a\n    run: b\n    tools: {'a b': {returns: 1}}\n",
         4,

@@ -7,8 +7,10 @@ Every refusal stands beside a request that differs in nothing but the fault and 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import os
+import ssl
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
@@ -143,6 +145,17 @@ def going(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]
     return run
 
 
+def hello(name: str | None = "api.test") -> bytes:
+    """The first message of a TLS client that asks for a host."""
+    context = ssl.create_default_context()
+    context.check_hostname = name is not None
+    out = ssl.MemoryBIO()
+    client = context.wrap_bio(ssl.MemoryBIO(), out, server_hostname=name)
+    with contextlib.suppress(ssl.SSLWantReadError):
+        client.do_handshake()
+    return out.read()
+
+
 def status(answer: bytes) -> int:
     return int(answer.split(b" ")[1]) if answer else 0
 
@@ -165,7 +178,7 @@ async def test_a_request_is_written_anew() -> None:
         found = case.record()
         assert (found["method"], found["path"], found["status"], found["result"]) == (
             "GET",
-            '"/a"',
+            "/a",
             200,
             "ok",
         )
@@ -240,6 +253,21 @@ async def test_what_has_two_meanings_has_none(request_: bytes) -> None:
         assert 400 <= status(pipe.got) < 600, pipe.got
         assert len(origin.seen) == 1
         assert case.record()["decision"] == "deny"
+
+
+@going
+async def test_a_request_may_come_in_any_pieces() -> None:
+    async with Origin(OK) as origin:
+        case = Case(origin)
+        whole = GOOD.replace(b"@", case.at)
+        bad = whole.replace(b"X-Mine: 1\r\n", b"X-Mine: 1\n")
+        for size in (1, 2, 3, 7):
+            for text, code in ((whole, 200), (bad, 400)):
+                assert (
+                    status(await case.send(*[text[at : at + size] for at in range(0, len(text), size)]))
+                    == code
+                )
+        assert status(await case.send(b"\n" + whole)) == 400
 
 
 @pytest.mark.parametrize(
@@ -558,17 +586,47 @@ async def test_a_tunnel_is_bytes_both_ways_and_bounded() -> None:
     async with Origin(echo) as origin:
         connect = b"CONNECT @ HTTP/1.0\r\n\r\n"
         case = Case(origin)
-        got = await case.send(connect, b"\x16" + b"x" * 5000, b"y" * 5000)
-        assert got.partition(b"\r\n\r\n")[2] == b"\x16" + b"x" * 5000 + b"y" * 5000
+        first = hello()
+        got = await case.send(connect, first + b"x" * 5000, b"y" * 5000)
+        assert got.partition(b"\r\n\r\n")[2] == first + b"x" * 5000 + b"y" * 5000
         assert (case.record()["status"], case.record()["result"]) == (200, "ok")
         small = Case(origin, {"upload": 5000})
-        got = await small.send(connect, b"\x16" + b"x" * 4000, b"y" * 5000)
+        got = await small.send(connect, hello() + b"x" * 4000, b"y" * 5000)
         assert b"y" not in got
         assert small.record()["result"] == "VALUE_TOO_LARGE"
         assert b"more than" not in got
         idle = Case(origin, {"idle": 0.2})
-        await idle.send(connect, b"\x16", open_end=True)
+        await idle.send(connect, hello(), open_end=True)
         assert idle.record()["result"] == "TOOL_TIMEOUT"
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        hello("other.test"), hello(None), hello("api.test.other.test"), hello("API.test")[:50], b"\x16\x03\x01\x00\x05hello",
+        b"\x16\x02" + hello()[2:], b"\x16" + b"\0" * 500, hello()[:5] + b"\x02" + hello()[6:], hello().replace(b"api.test", b"api\0test"),
+        b"\x16\x03\x01\xff\xff" + b"\x01" * 70_000, b"\x16\x03\x01\x00\x01\x01" * 20_000,
+    ],
+    ids=range(11),
+)  # fmt: skip
+@going
+async def test_a_tunnel_asks_for_the_host_that_it_was_allowed_for(first: bytes) -> None:
+    async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(1000):
+            writer.write(data)
+        writer.close()
+
+    async with Origin(echo) as origin:
+        case = Case(origin)
+        connect = b"CONNECT @ HTTP/1.1\r\nHost: @\r\n\r\n"
+        good = hello("API.test")
+        got = await case.send(connect, *[good[at : at + 1] for at in range(len(good))])
+        assert got.endswith(good)
+        pipe = Pipe(connect.replace(b"@", case.at), first)
+        case.bridge.connected(pipe)  # type: ignore[arg-type]
+        await asyncio.wait_for(pipe.closed.wait(), 10)
+        assert pipe.got.partition(b"\r\n\r\n")[2] == b"\x15\x03\x01\x00\x02\x02\x70"
+        assert case.record()["decision"] == "deny"
 
 
 @going

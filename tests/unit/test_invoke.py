@@ -1,6 +1,6 @@
 """Skills that are invoked with arguments: placeholders, slash commands, forks, permissions.
 
-Ids in docstrings are rows; see test_state.py.
+Ids in docstrings are rows; see tests/rows.yaml.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The command policy: what it lets through, and that it fails closed.
 
-Ids in docstrings are rows; see test_state.py.
+Ids in docstrings are rows; see tests/rows.yaml.
 """
 
 from __future__ import annotations

@@ -14,10 +14,11 @@ from typing import Any
 
 import pytest
 
-from executor.errors import SandboxStartError, SessionClosedError
+from executor.errors import BadRequestError, SandboxStartError, SessionClosedError
 from executor.runtimes import pool as pool_module
 from executor.runtimes.base import Facts, Runtime, Sandbox, SandboxSpec, Stream
 from executor.runtimes.pool import Pool
+from executor.settings import load
 
 SPEC = SandboxSpec("", "", 1 << 30, 1.0, 128, 1024, 1 << 20, 256, 1 << 20, 1 << 20)
 OTHER = SandboxSpec("", "", 2 << 30, 1.0, 128, 1024, 1 << 20, 256, 1 << 20, 1 << 20)
@@ -316,3 +317,12 @@ def test_a_storm_of_cancellations_loses_no_place(seed: int) -> None:
         assert not inner.living and pool.alive == 0
 
     run(work())
+
+
+def test_the_settings_can_stand_in_a_variable() -> None:
+    pool = load(environ={"EXECUTOR_POOL": "{size: 2, max: 5, idle_ttl: 0, limits: {memory: 512m}}"}).pool
+    assert (pool.size, pool.max, pool.idle_ttl) == (2, 5, 0)
+    assert pool.limits is not None
+    assert pool.limits.memory == 512 << 20
+    with pytest.raises(BadRequestError, match=r"pool\.size"):
+        load(environ={"EXECUTOR_POOL": "{size: -1}"})

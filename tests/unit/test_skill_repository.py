@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from executor.errors import SkillNotFoundError, SkillUnreadableError
-
 from executor.skills.document import MAX_BYTES
 from executor.skills.repository import MAX_DEPTH, Problem, Repository
 from executor.skills.sources import directory
+from executor.skills.sources.parsed import WORTH
 
 
 def make(folder: Path, name: str = "", description: str = "d", file: str = "SKILL.md") -> Path:
@@ -265,6 +265,30 @@ def test_an_untouched_file_is_read_once(tmp_path: Path) -> None:
     document = repo.skills()[0].document
     repo.refresh()
     assert repo.skills()[0].document is document
+
+
+def test_a_large_root_is_parsed_once_for_all_processes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SKILLS_CACHE_DIR", str(tmp_path / "cache"))
+    root = tmp_path / "root"
+    folders = [make(root / f"s{number:03}", description=f"d{number}") for number in range(WORTH + 10)]
+    time.sleep(0.03)  # what is younger than a tick of the file clock is not remembered
+    first = Repository([root]).skills()
+    read: list[str] = []
+    parse = directory.parse
+    monkeypatch.setattr(
+        directory, "parse", lambda data, *, folder: read.append(folder) or parse(data, folder=folder)
+    )
+    assert Repository([root]).skills() == first  # as another process would
+    assert read == []
+    make(folders[3], description="new")
+    assert Repository([root]).find("s003").document.description == "new"
+    assert read == ["s003"]
+    # A store that is no store any more costs its use and nothing else.
+    (tmp_path / "cache" / "parsed.sqlite").write_bytes(b"nonsense" * 1000)
+    assert len(Repository([root]).skills()) == WORTH + 10
+    assert len(read) == WORTH + 11
 
 
 def test_a_deleted_skill_gives_way_to_the_one_it_hid(tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 """What an agent has loaded: lifetimes, order, cap, documents, declared loads, and that all of it is kept.
 
-Ids in docstrings are rows: trpc-N is a behaviour of the trpc list, ref-N one of the reference systems' list,
-TH/PA/WN/VS/W-N their features and weaknesses.
+Ids in docstrings are rows; see tests/rows.yaml.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The tools without a sandbox: definitions, profiles, knowledge tools, wrong calls, artifacts.
 
-Ids in docstrings are rows; see test_state.py.
+Ids in docstrings are rows; see tests/rows.yaml.
 """
 
 from __future__ import annotations
@@ -187,7 +187,7 @@ def test_without_skills_there_are_no_skill_tools_and_no_block(tmp_path: Path) ->
 
 
 def test_allow_list_and_knowledge_only(executor: AsyncExecutor) -> None:
-    """trpc row 1.4 profiles; trpc-1.4.5, TH-44"""
+    """trpc-1.4.5, TH-44"""
     few = toolset(executor, allow=["skill_load", "workspace_exec"])
     assert [tool["name"] for tool in few.definitions()] == ["skill_load", "workspace_exec"]
     assert "there is no tool 'skill_unload'" in error(call(few, "skill_unload", {"skill": "notes"}))
@@ -201,7 +201,7 @@ def test_allow_list_and_knowledge_only(executor: AsyncExecutor) -> None:
 
 
 def test_more_skills_than_an_enum_should_hold_are_not_enumerated(tmp_path: Path) -> None:
-    """trpc row 1.4 name enum; trpc-1.4.4"""
+    """trpc-1.4.4"""
     for number in range(257):
         (tmp_path / f"s{number}").mkdir()
         (tmp_path / f"s{number}" / "SKILL.md").write_text("---\nname: x\n---\n")
@@ -304,7 +304,7 @@ def test_a_declared_batch_is_all_or_nothing(
 
 
 def test_a_load_says_what_it_loaded(executor: AsyncExecutor) -> None:
-    """trpc row 1.4 skill_load, TH-40, ref-12; trpc-1.4.1, TH-03, TH-04, WN-04"""
+    """TH-40, ref-12, trpc-1.4.1, TH-03, TH-04, WN-04"""
     result = call(toolset(executor), "skill_load", {"skill": "notes", "docs": ["references/a.md"]})
     assert not result.is_error
     lines = result.text.split("\n")
@@ -364,7 +364,7 @@ def test_documents_that_do_not_exist_load_nothing(executor: AsyncExecutor) -> No
 
 
 def test_include_all_wins_over_docs(executor: AsyncExecutor) -> None:
-    """trpc row 1.4 skill_load"""
+    """trpc-1.4.1"""
     result = call(
         toolset(executor), "skill_load", {"skill": "notes", "docs": ["nope.md"], "include_all_docs": True}
     )
@@ -544,7 +544,7 @@ def test_a_resource_cannot_forge_tags(executor: AsyncExecutor, root: Path) -> No
 def test_a_wrong_call_says_what_with_which_value_and_what_to_do(
     executor: AsyncExecutor, arguments: Any, message: str
 ) -> None:
-    """trpc row 1.4 errors, W-52; VS-10"""
+    """trpc-1.4.1, W-52, VS-10"""
     result = call(toolset(executor), "skill_load", arguments)
     assert error(result).startswith(message)
     assert result.structured["error"]["hint"]

@@ -175,6 +175,7 @@ def last_good(source: str, error: Exception, top: Path | None, look: dict[str, A
         raise error
     at = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(look.get("at", 0)))
     reason = error.message if isinstance(error, ExecutorError) else str(error)
+    reason = reason.removeprefix(source).lstrip(": ")
     return Fetched(top, (f"{reason}; the copy of {at} is used",))
 
 

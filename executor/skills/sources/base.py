@@ -1,7 +1,7 @@
 """The contract of a source of skills, on one page.
 
 A source offers skills from one place. It is used from any thread; all of its methods may block, none of them
-runs inside a sandbox. `tests/unit/test_sources.py` holds for every kind: whoever writes another runs it.
+runs inside a sandbox. `tests/sources/test_contract.py` holds for every kind: whoever writes another runs it.
 """
 
 from __future__ import annotations

@@ -172,7 +172,8 @@ class BucketSource(SkillSource):
                 look = self._cache.look(self._name)
                 if "objects" in look:
                     at = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(look["at"]))
-                    notes = (f"{error.message}; the list of {at} is used",)
+                    reason = error.message.removeprefix(self.id).lstrip(": ")
+                    notes = (f"{reason}; the list of {at} is used",)
                     self._state = self._made(look["objects"], notes)
                 else:
                     self._state = error

@@ -28,12 +28,28 @@ from executor.skills.document import slug
 from executor.skills.skill import Skill
 from executor.skills.sources.directory import DirectorySource
 from executor.skills.sources.members import CAPS, Caps, Member, check, check_name, refused, unpack
-from executor.workspace import mime
 
 FORMAT = "executor-skills"
 VERSION = 1
 LARGE_FILE = 256 << 10  # bytes of one file, and `LARGE` of all: then it is worth a word
 LARGE = 1 << 20
+# Ending → MIME type of what is not text. A table and no library, so that every machine writes the same.
+KINDS = {
+    "png": "image/png",
+    "jpg": "image/jpeg",
+    "jpeg": "image/jpeg",
+    "gif": "image/gif",
+    "webp": "image/webp",
+    "pdf": "application/pdf",
+    "zip": "application/zip",
+    "ttf": "font/ttf",
+    "otf": "font/otf",
+    "woff": "font/woff",
+    "woff2": "font/woff2",
+    "docx": "application/vnd.openxmlformats-officedocument.wordprocessingml.document",
+    "pptx": "application/vnd.openxmlformats-officedocument.presentationml.presentation",
+    "xlsx": "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet",
+}
 
 
 @dataclass(frozen=True)
@@ -122,7 +138,8 @@ def _file(path: str, data: bytes, executable: bool) -> dict[str, Any]:
             return {**made, "text": text}
     except UnicodeDecodeError:
         pass
-    made["mime"] = mime.guess(path.rpartition("/")[2], data[: mime.HEAD_BYTES], len(data))
+    if kind := KINDS.get(path.rpartition(".")[2].lower()):
+        made["mime"] = kind
     return {**made, "base64": base64.b64encode(data).decode("ascii")}
 
 

@@ -72,7 +72,11 @@ class FetchedSource(SkillSource):
     def list(self) -> Listing:
         """What the last look brought."""
         state = self._state
-        if state is None or (isinstance(state, SkillSourceError) and self.due()) or self._fetcher.changed():
+        if isinstance(state, tuple):
+            again = self._fetcher.changed() or not state[1].top.is_dir()  # somebody may empty the cache
+        else:
+            again = state is None or self.due()
+        if again:
             self._look(self._looked)
             state = self._state
         if isinstance(state, SkillSourceError):

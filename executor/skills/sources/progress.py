@@ -8,6 +8,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
+from executor.workspace.text import printable
+
 Fetching = Callable[[str, int, int], None]
 """(source, bytes so far, bytes in all); in all is 0 when it is not known, and -1 when the fetch has ended."""
 
@@ -40,4 +42,4 @@ def warn(text: str) -> None:
     if warned is not None:
         warned(text)
     else:
-        _log.warning("%s", text)
+        _log.warning("%s", printable(text))

@@ -74,6 +74,8 @@ def _open(root: str, trusted: Sequence[Path]) -> SkillSource:
     kind = scheme(root)
     if not kind:
         path = Path(os.path.realpath(os.path.expanduser(root)))
+        if path.name.lower() == "skill.md":
+            path = path.parent
         if not path.is_file():
             return DirectorySource(path, trusted=trusted)
         from executor.skills.sources.archive import FileArchive, archive_source
