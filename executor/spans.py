@@ -36,6 +36,11 @@ class Span:
         self._name = name
         self._span = span
 
+    @property
+    def heard(self) -> bool:
+        """Somebody wants it."""
+        return self._span is not None
+
     def say(self, **attributes: Any) -> None:
         """Add attributes; those without a value are left out."""
         known = SPANS[self._name]

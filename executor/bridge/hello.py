@@ -1,7 +1,7 @@
 """Whom a TLS client asks for: the name in its first message, which it says before anything is encrypted.
 
-Nothing of TLS is understood beyond that. Many services may stand behind one address and choose by this name, so
-a tunnel that was allowed for one host must not ask for another.
+Nothing of TLS is understood beyond that. Many services may stand behind one address and choose by this name,
+so a tunnel that was allowed for one host must not ask for another.
 """
 
 from __future__ import annotations

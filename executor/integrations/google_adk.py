@@ -77,7 +77,7 @@ class ExecutorCodeExecutor(BaseCodeExecutor):
                 else:
                     found.output_files.append(File(name, file.read(), file.mime))
             if "max_files" in made.limits_hit:
-                found.stdout += f"\n[of more than {TAKE.max_files:,} files only these were looked at]\n"
+                found.stdout += f"\n[more than {TAKE.max_files:,} files; the rest was not looked at]\n"
         return found
 
 

@@ -220,6 +220,11 @@ class RunSpans:
         with spans.inside(outer):
             self._all += [spans.begin("workspace.run", **inner), outer]
 
+    @property
+    def heard(self) -> bool:
+        """Somebody wants to know how it ends."""
+        return any(span.heard for span in self._all)
+
     def failed(self, error: BaseException) -> None:
         """It could not be started."""
         for span in self._all:

@@ -275,6 +275,8 @@ class AsyncSession:
         `artifacts`: the store, default that of this session in the data folder. BadRequestError and
         BadPathError for a bad reference, before anything is brought in.
         """
+        if isinstance(inputs, Sequence) and not inputs:
+            return []
         store = ArtifactStore(data_dir() / "artifacts", scope=self.id) if artifacts is None else artifacts
         staged = await self._inputs.stage(inputs, store)
         if staged:
@@ -669,7 +671,8 @@ class AsyncSession:
             if self.durable:
                 await self._keeper.not_begun(spec.run_id)
             raise
-        handle.report.add_done_callback(told.ended)
+        if told.heard:
+            handle.report.add_done_callback(told.ended)
         if self.durable:
             self._keeper.begun(handle)
         return handle

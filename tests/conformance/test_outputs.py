@@ -701,7 +701,7 @@ def test_a_collected_file_and_a_result_have_the_promised_fields(shared: Session,
     assert list(ExecResult.model_fields) == [
         *("status", "exit_code", "signal", "stdout", "stderr", "stdout_bytes", "stderr_bytes"),
         *("stdout_truncated", "stderr_truncated", "timed_out", "duration_ms", "usage", "files", "limits_hit"),
-        *("warnings", "killed_descendants", "run_id", "session_id", "runtime"),
+        *("warnings", "killed_descendants", "pending", "run_id", "session_id", "runtime"),
     ]
     assert list(result.model_dump()["usage"]) == ["wall_ms", "cpu_ms", "max_rss_bytes"]
     assert [file.model_dump() for file in result.files] == [

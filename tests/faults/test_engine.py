@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import io
 import secrets
 import signal
+import tarfile
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -258,6 +260,34 @@ def test_a_start_that_is_refused_leaves_no_container(engine: OwnEngine) -> None:
         async with opened(engine, engine_runtime="not-a-runtime") as made:
             with pytest.raises(SandboxStartError, match="not-a-runtime"):
                 await made.session().exec("true")
+
+    asyncio.run(work())
+
+
+def test_a_container_that_ends_at_once_is_seen_and_told(engine: OwnEngine) -> None:
+    """SECURITY 6: fast exit. The stream is attached before the start, so that last words are not lost."""
+    name = "executor-faults/fleeting"
+    script = b"#!/bin/sh\necho 'no guest here' >&2\nexit 3\n"
+    layer = io.BytesIO()
+    with tarfile.open(fileobj=layer, mode="w") as tar:
+        entry = tarfile.TarInfo("usr/local/bin/python3")
+        entry.size, entry.mode = len(script), 0o755
+        tar.addfile(entry, io.BytesIO(script))
+
+    async def work() -> None:
+        with contextlib.closing(engine.client()) as client:
+            made_of = client.api.create_container(SMALL, ["true"])["Id"]
+            client.api.put_archive(made_of, "/", layer.getvalue())
+            client.api.commit(made_of, name, "1")
+            client.api.remove_container(made_of)
+            try:
+                async with opened(engine, image=f"{name}:1") as made:
+                    for _ in range(5):
+                        with pytest.raises(SandboxStartError, match="no guest here") as caught:
+                            await made.session().exec("true")
+                        assert "ended while it started" in caught.value.message
+            finally:
+                client.api.remove_image(f"{name}:1")
 
     asyncio.run(work())
 

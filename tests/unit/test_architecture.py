@@ -126,8 +126,9 @@ def test_imports_point_downwards(module: str) -> None:
 
 def test_the_rule_itself_has_no_circles() -> None:
     below = {part: {name.split(".")[0] for name in allowed} - {part} for part, allowed in ALLOWED.items()}
-    # `skills` uses two modules of `workspace` that import nothing but errors.
-    below["skills"].discard("workspace")
+    # They use modules of `workspace` that import nothing but errors.
+    for part in ("channel", "runtimes", "skills"):
+        below[part].discard("workspace")
     done: set[str] = set()
     while rest := set(below) - done:
         ready = {part for part in rest if below[part] <= done}

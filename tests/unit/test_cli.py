@@ -50,7 +50,8 @@ def test_every_option_of_run(requested: list[arguments.RunRequest]) -> None:
     line = (
         "run --skills r1 s --skills r2 --runtime local --image host --input a --input b:c --output x/** "
         "--output y --save d --overwrite --html r.html --env A=1 --env B=2 --stdin - --cwd work "
-        "--timeout 1.5 --memory 1g --cpus 0.5 --pids 9 --disk 2m --session id --json --quiet -- cmd --json -- ''"
+        "--timeout 1.5 --memory 1g --cpus 0.5 --pids 9 --disk 2m --session id --json --quiet "
+        "-- cmd --json -- ''"
     )
     assert app.main([word if word != "''" else "" for word in line.split()]) == 0
     assert requested == [

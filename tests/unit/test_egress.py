@@ -153,7 +153,8 @@ def hello(name: str | None = "api.test") -> bytes:
     client = context.wrap_bio(ssl.MemoryBIO(), out, server_hostname=name)
     with contextlib.suppress(ssl.SSLWantReadError):
         client.do_handshake()
-    return out.read()
+    made = out.read()
+    return made if b"@" not in made else hello(name)  # which stands for the origin here
 
 
 def status(answer: bytes) -> int:
