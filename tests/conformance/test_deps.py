@@ -88,27 +88,28 @@ def a_skill(root: Path, name: str, files: dict[str, str], more: str = "") -> Pat
     return root / name
 
 
-WAYS = {
-    "requirements.txt": ({"requirements.txt": "# what it needs\nshapes >= 1  # squares\ncolours\n"}, ""),
-    "pyproject.toml": (
-        {"pyproject.toml": '[project]\nname = "x"\nversion = "1"\ndependencies = ["shapes>=1", "colours"]\n'},
-        "",
-    ),
-    "a script block": (
-        {
-            "scripts/a.py": '# /// script\n# dependencies = [\n#   "shapes>=1",\n#   "colours",\n# ]\n# ///\n'
-            + SCRIPT
+WAYS = ("requirements.txt", "pyproject.toml", "a script block", "metadata")
+
+
+def declaring(root: Path, way: str, specs: list[str], script: str) -> Path:
+    """A skill that declares the same in one of four ways."""
+    listed = ", ".join(f'"{spec}"' for spec in specs)
+    lines = "".join(f"# {line}\n" for line in ("/// script", f"dependencies = [{listed}]", "///"))
+    files = {
+        "requirements.txt": {"requirements.txt": "# what it needs\n" + "  # a line\n".join([*specs, ""])},
+        "pyproject.toml": {
+            "pyproject.toml": f'[project]\nname = "x"\nversion = "1"\ndependencies = [{listed}]\n'
         },
-        "",
-    ),
-    "metadata": ({}, 'metadata:\n  claw:\n    requires:\n      pip: ["shapes>=1", colours]\n'),
-}
+        "a script block": {"scripts/a.py": lines + script},
+        "metadata": {},
+    }
+    more = f"metadata:\n  claw:\n    requires:\n      pip: [{listed}]\n" if way == "metadata" else ""
+    return a_skill(root, "plots", {"scripts/a.py": script, **files[way]}, more)
 
 
 @pytest.mark.parametrize("way", WAYS)
 def test_each_way_to_declare_says_the_same(way: str, tmp_path: Path) -> None:
-    files, more = WAYS[way]
-    found = declared(a_skill(tmp_path, "plots", {"scripts/a.py": SCRIPT, **files}, more))
+    found = declared(declaring(tmp_path, way, NEEDS, SCRIPT))
     assert sorted(item.spec for item in found.python) == sorted(NEEDS)
     assert not found.refused and not found.guesses
 
@@ -493,28 +494,8 @@ def test_the_packages_that_people_use(
         "npm_config_replace_registry_host",
     ):
         monkeypatch.delenv(name)
-    files, more = WAYS[way]
     plot = "import numpy, pandas, matplotlib.pyplot as p\np.plot([1, 2]); p.savefig('out/p.png')\n"
-    texts = {
-        path: text.replace("shapes>=1", "numpy")
-        .replace("shapes >= 1", "numpy")
-        .replace(
-            "colours",
-            "pandas\nmatplotlib"
-            if path.endswith("txt")
-            else 'pandas", "matplotlib'
-            if '"' in text
-            else "pandas",
-        )
-        .replace(SCRIPT, plot)
-        for path, text in files.items()
-    }
-    skill = a_skill(
-        tmp_path,
-        "plots",
-        {"scripts/a.py": plot, **texts},
-        more.replace("shapes>=1", "numpy").replace("colours", "pandas, matplotlib"),
-    )
+    skill = declaring(tmp_path, way, ["numpy", "pandas>=2", "matplotlib"], plot)
     desk.lock(skill)
     desk.build(skill)
     desk.build(skill)

@@ -55,7 +55,9 @@ class Soak:
         self.started: dict[str, Sandbox] = {}
 
     async def run(self, count: int) -> dict[str, Any]:
-        settings = Settings(runtime=self.runtime, image=self.image, skills=(), limits=LIMITS, reap_interval=1)
+        settings = Settings(
+            runtime=self.runtime, image=self.image, skills=(), limits=LIMITS, reap_interval=0.5
+        )
         async with AsyncExecutor(settings=settings) as made:
             self._watch(made)
             await self._sessions(made, AT_ONCE)  # modules, pools and connections are there afterwards

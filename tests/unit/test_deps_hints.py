@@ -21,7 +21,7 @@ SAID = {
     "node spawn": ("Error: spawn dot ENOENT", "'dot'"),
     "env": ("env: ‘bun’: No such file or directory", "'bun'"),
     "pip": ("ERROR: No matching distribution found for reportlab", "reportlab"),
-    "pip, versions": ("ERROR: Could not find a version that satisfies the requirement pypdf (from x)", "pypdf"),
+    "pip, versions": ("ERROR: Could not find a version that satisfies the requirement pypdf (", "pypdf"),
     "npm": ("npm error code ENOTCACHED", "nothing can be installed"),
     "name, python": ("socket.gaierror: [Errno -3] Temporary failure in name resolution", "no network"),
     "name, node": ("Error: getaddrinfo EAI_AGAIN example.org", "no network"),
