@@ -24,6 +24,9 @@ def test_a_script_has_a_name_and_a_home(shared: Session) -> None:
 
 
 def test_programs_that_look_themselves_up_work(shared: Session) -> None:
-    line = "cd work && git init -q r && cd r && git -c user.name=a commit -q --allow-empty -m x && git log --format=%an"
+    line = (
+        "cd work && git init -q r && cd r && "
+        "git -c user.name=a commit -q --allow-empty -m x && git log --format=%an"
+    )
     result = shared.exec(line, env={"EMAIL": "a@example.org"})
     assert (result.stdout, result.exit_code) == ("a\n", 0), result.stderr

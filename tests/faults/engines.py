@@ -26,6 +26,7 @@ from executor.runtimes.local import LocalRuntime
 from tests.conftest import REPOSITORY
 
 SMALL = "executor-faults/small:1"
+PREFIX = "executor-faults-"
 # Of the base image's root filesystem: what the guest, a shell and a few programs need.
 PARTS = (
     *("bin", "sbin", "lib", "lib64", "usr/lib64", "usr/lib64/ld-*", "usr/lib/ld-*", "usr/lib/*/ld-*"),
@@ -131,11 +132,13 @@ class OwnEngine:
 @contextlib.contextmanager
 def own_engine(size: str = "") -> Iterator[OwnEngine]:
     """An engine with the small image and nothing else; `size` puts its data on a disk of that size."""
-    folder = Path(tempfile.mkdtemp(prefix="executor-faults-", dir="/var/tmp"))
+    sweep()
+    folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir="/var/tmp"))
     try:
         if size:
             options = ["-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)]
             subprocess.run(["mount", *options], check=True)
+        (folder / "owner").write_text(dev.identity(os.getpid()))
         engine = OwnEngine(folder)
         try:
             engine.start()
@@ -147,9 +150,26 @@ def own_engine(size: str = "") -> Iterator[OwnEngine]:
         finally:
             engine.stop()
     finally:
-        if size:
-            subprocess.run(["umount", "--lazy", str(folder)], check=True)
-        shutil.rmtree(folder, ignore_errors=True)
+        remove(folder)
+
+
+def remove(folder: Path) -> None:
+    """The folder of an engine that has ended."""
+    if os.path.ismount(folder):
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def sweep() -> None:
+    """End the engines of tests that were killed themselves."""
+    for folder in Path("/var/tmp").glob(PREFIX + "*"):
+        try:
+            owner = (folder / "owner").read_text()
+        except OSError:
+            continue  # it has only just been made
+        if not dev.alive(owner):
+            OwnEngine(folder).stop()
+            remove(folder)
 
 
 def missing() -> str:
