@@ -16,8 +16,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from executor.bridge import AuditLog, Grant
-from executor.deps import LayerStore, building
-from executor.deps.offer import Layers
+from executor.deps import LayerStore
+from executor.deps.offer import BENCH_LIMITS, Layers
 from executor.errors import (
     BadRequestError,
     ExecutorError,
@@ -221,7 +221,7 @@ class AsyncExecutor:
     async def _bench(self) -> AsyncIterator[AsyncSession]:
         """A session in which layers of dependencies are made: `executor.deps.building`."""
         self.layers.store.prepare()
-        async with self.session(limits=building.LIMITS) as session:
+        async with self.session(limits=BENCH_LIMITS) as session:
             yield session
 
     def _kept_limits(self, name: str) -> Limits | None:

@@ -6,6 +6,8 @@ The file is `$EXECUTOR_CONFIG`, else none. A variable is `EXECUTOR_` and the fie
 
 from __future__ import annotations
 
+import difflib
+import logging
 import os
 import re
 from collections.abc import Mapping
@@ -21,6 +23,11 @@ from executor.places import data_dir
 from executor.runtimes import options
 
 RuntimeName = Literal["auto", "container", "local", "kubernetes"]
+SHOWN = 200  # characters of a wrong value in an error
+_OTHERS = ("CONFIG", "DATA_DIR", "DEBUG", "MCP_TOKEN", "RUN_ID")
+"""Variables `EXECUTOR_…` that are read and are no settings."""
+
+log = logging.getLogger("executor.settings")
 
 
 class PoolSettings(BaseModel):
@@ -113,36 +120,65 @@ class Settings(BaseModel):
 
 
 def load(overrides: Mapping[str, Any] | None = None, environ: Mapping[str, str] = os.environ) -> Settings:
-    """Settings of this process. BadRequestError names the file or variable that is wrong."""
+    """Settings of this process. BadRequestError names the file or variable that is wrong.
+
+    A variable whose name is close to one of ours, and none, is logged (`executor.settings`).
+    """
     values: dict[str, Any] = {}
+    origins: dict[str, str] = {}  # where each comes from, for an error
     file = environ.get("EXECUTOR_CONFIG")
     if file:
         values.update(_from_file(Path(file)))
+        origins.update(dict.fromkeys(map(str, values), f"the file EXECUTOR_CONFIG={file}"))
     for name in Settings.model_fields:
         text = environ.get("EXECUTOR_" + name.upper())
         if text is not None:
             values[name] = _from_text(name, text)
+            origins[name] = f"the variable EXECUTOR_{name.upper()}"
+    _look_for_typos(environ)
     for name in Limits.model_fields:
         if "EXECUTOR_" + name.upper() in environ:
             raise BadRequestError(
                 f"there is no setting EXECUTOR_{name.upper()}, so it would limit nothing",
                 hint=f"Limits stand in one variable: EXECUTOR_LIMITS='{{{name}: …}}'.",
             )
-    values.update({name: value for name, value in (overrides or {}).items() if value is not None})
+    for name, value in (overrides or {}).items():
+        if value is not None:
+            values[name] = value
+            origins[name] = "an argument"
     if not values.get("skills"):
         root = environ.get("SKILLS_ROOT")
         values["skills"] = split_roots(root) if root else ("./skills",)
+        origins["skills"] = "the variable SKILLS_ROOT"
     if not values.get("docker_host"):
         values["docker_host"] = environ.get("DOCKER_HOST", "")
+        origins["docker_host"] = "the variable DOCKER_HOST"
     try:
         return Settings.model_validate(values)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
+        got = repr(first["input"])
+        hint = f"It comes from {origins.get(str(first['loc'][0]), 'a default')}."
+        if first["type"] == "extra_forbidden" and len(first["loc"]) == 1:
+            hint += f" There are: {', '.join(Settings.model_fields)}."
         raise BadRequestError(
-            f"setting {where}: {first['msg']} (got {first['input']!r})",
-            hint="It comes from an argument, a variable EXECUTOR_… or the file in EXECUTOR_CONFIG.",
+            f"setting {where[:SHOWN]}: {first['msg']} (got {got[:SHOWN]}{'...' * (len(got) > SHOWN)})",
+            hint=hint,
         ) from None
+
+
+def _look_for_typos(environ: Mapping[str, str]) -> None:
+    """Variables that mean nothing to us are not wrong: clusters and other programs set such too."""
+    known = [name.upper() for name in Settings.model_fields] + list(_OTHERS)
+    for variable in environ:
+        name = variable.removeprefix("EXECUTOR_")
+        if name == variable or name in known or name.lower() in Limits.model_fields:
+            continue
+        close = [longer for longer in known if name.startswith(f"{longer}_")]
+        close += difflib.get_close_matches(name.upper(), known, n=1, cutoff=0.8)
+        if close:
+            log.warning("there is no setting %r; is EXECUTOR_%s meant?", variable, close[0])
 
 
 def split_roots(text: str, separator: str = os.pathsep) -> tuple[str, ...]:
@@ -174,9 +210,10 @@ def _goes_on(root: str, piece: str) -> bool:
 
 def _from_file(path: Path) -> dict[str, Any]:
     try:
-        found = yaml.safe_load(path.read_text("utf-8"))
-    except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
+        text = path.read_text("utf-8")
+    except (OSError, ValueError) as error:
         raise BadRequestError(f"EXECUTOR_CONFIG={path} cannot be read: {error}") from error
+    found = _from_yaml(text, f"EXECUTOR_CONFIG={path}")
     if found is None:
         return {}
     if not isinstance(found, dict):
@@ -187,10 +224,16 @@ def _from_file(path: Path) -> dict[str, Any]:
 def _from_text(name: str, text: str) -> Any:
     """A variable's text as the field's type: maps as YAML, lists split as paths are, the rest as it is."""
     if name in ("container_options", "env", "limits", "outputs", "pool", "skill_env"):
-        try:
-            return yaml.safe_load(text)
-        except yaml.YAMLError as error:
-            raise BadRequestError(f"EXECUTOR_{name.upper()} is not a YAML map: {error}") from error
-    if name in ("skills", "host_inputs"):
-        return tuple(text.split(os.pathsep))
+        return _from_yaml(text, f"EXECUTOR_{name.upper()}")
+    if name == "skills":
+        return split_roots(text)
+    if name == "host_inputs":
+        return tuple(folder for folder in text.split(os.pathsep) if folder)
     return text
+
+
+def _from_yaml(text: str, where: str) -> Any:
+    try:
+        return yaml.safe_load(text)
+    except Exception as error:  # a wrong `!!int` or `!!bool` makes PyYAML raise whatever comes of it
+        raise BadRequestError(f"{where} is not YAML: {error or type(error).__name__}") from error

@@ -53,7 +53,10 @@ def _console(stderr: bool) -> Console:
 
     # NO_COLOR is read here: Rich would keep bold and dim.
     colours: Literal["auto"] | None = None if os.environ.get("NO_COLOR") else "auto"
-    return Console(stderr=stderr, color_system=colours, highlight=False, markup=False, emoji=False)
+    made = Console(stderr=stderr, color_system=colours, highlight=False, markup=False, emoji=False)
+    if made.width < 1:  # COLUMNS=0, with which Rich would write nothing at all
+        made.width = 80
+    return made
 
 
 def size(count: int) -> str:

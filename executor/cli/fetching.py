@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 import threading
 import time
@@ -17,6 +18,15 @@ def show(*, warnings: bool = True) -> None:
     """From now on. `warnings`: say what was not as it should be, too."""
     progress.warned = (lambda text: console.say(text, kind="warning")) if warnings else (lambda _text: None)
     progress.fetching = _Line() if sys.stderr.isatty() else None
+    logging.getLogger("executor.settings").handlers = [_Said()]
+
+
+class _Said(logging.Handler):
+    """A warning of the library, as one of this program."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if progress.warned is not None:
+            progress.warned(record.getMessage())
 
 
 class _Line:

@@ -16,13 +16,12 @@ from executor.deps import npm, pypi
 from executor.deps.declared import Declared, Wanted, canonical, declared
 from executor.deps.layers import Layer, LayerStore, layer_of
 from executor.deps.locks import Lock, NodePackage, Wheel
+from executor.deps.offer import BENCH_LIMITS
 from executor.deps.target import Target, Workbench, probe
 from executor.errors import DependencyError
-from executor.models import Limits, OutputLimits
+from executor.models import OutputLimits
 from executor.runtimes.base import LAYERS
 
-LIMITS = Limits(memory="3g", cpus=2, pids=256, disk="768m", inodes=200_000)
-"""What a session needs in which layers are made."""
 _PYC = "work/pyc"
 Tell = Callable[[str], None]
 
@@ -131,7 +130,7 @@ async def fetch(
     """Bring the files of a lock into the caches, so that building needs no network."""
     if lock.empty or store.built(lock.digest):
         return
-    found = await asyncio.to_thread(declared, skill)
+    found = await _answered(skill, lock)
     target = await probe(bench)
     with tempfile.TemporaryDirectory(dir=store.cache, prefix="fetch-") as name:
         await asyncio.to_thread(_unpack, lock, found, target, Path(name), store, False, tell)
@@ -153,12 +152,7 @@ async def build(
     layer = layer_of(lock)
     if layer is None or store.built(lock.digest):
         return layer
-    found = await asyncio.to_thread(declared, skill)
-    if not lock.answers(found.specs()):
-        raise DependencyError(
-            f"the lock is not what the skill {skill.name!r} declares by now",
-            hint=f"executor deps lock {skill.name}",
-        )
+    found = await _answered(skill, lock)
     target = await probe(bench)
     if not lock.target.fits(target):
         raise DependencyError(
@@ -186,6 +180,17 @@ async def build(
             await asyncio.to_thread(shutil.rmtree, part, True)
             await asyncio.to_thread(shutil.rmtree, compiled, True)
     return layer
+
+
+async def _answered(skill: Path, lock: Lock) -> Declared:
+    """What a skill declares. DependencyError when the lock is for something else."""
+    found = await asyncio.to_thread(declared, skill)
+    if not lock.answers(found.specs()):
+        raise DependencyError(
+            f"the lock is not what the skill {skill.name!r} declares by now",
+            hint=f"executor deps lock {skill.name}",
+        )
+    return found
 
 
 @contextlib.asynccontextmanager
@@ -274,7 +279,7 @@ async def _compile(lock: Lock, part: Path, compiled: Path, bench: Workbench) -> 
     argv = ["python3", "-I", "-X", f"pycache_prefix=/workspace/{_PYC}", "-m", "compileall", "-q", "-j", "2"]
     argv += ["-s", seen, "-p", f"{LAYERS}/{lock.digest}", "--invalidation-mode", "unchecked-hash"]
     await bench.exec([*argv, f"{seen}/{packages}"], timeout=900)
-    limits = OutputLimits(max_files=LIMITS.inodes, inline_bytes=0, max_total_bytes=0)
+    limits = OutputLimits(max_files=BENCH_LIMITS.inodes, inline_bytes=0, max_total_bytes=0)
     size = 0
     with tempfile.TemporaryDirectory(dir=part) as name:
         for file in await bench.collect(f"{_PYC}/**/*.pyc", limits=limits):

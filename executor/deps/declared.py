@@ -25,18 +25,19 @@ from executor.skills.lint.packages import NODE_MODULES, PYTHON_MODULES, PYTHON_P
 
 MAX_FILE = 1 << 20
 MAX_FILES = 2_000
+MAX_TOTAL = 32 << 20  # bytes of all these files
+MAX_WANTED = 1_000  # of each list; a skill with more than that is after something else
 MAX_LEVELS = 4
 SKIPPED = frozenset({".git", ".venv", "venv", "node_modules", "__pycache__", "out", "work", "inputs"})
 # Requirements that are for who works on the skill.
 _FOR_AUTHORS = re.compile(r"dev|test|doc|lint|ci\b", re.IGNORECASE)
-_SCRIPT_BLOCK = re.compile(r"(?m)^# /// script\s*$\n(?P<body>(?:^#(?: .*)?$\n?)+?)^# ///\s*$")
 _INSTALL_LINE = re.compile(
     r"(?:^|[`;&|]\s*|\s)(?P<tool>(?:uv\s+)?pip3?|python3?\s+-m\s+pip|npm|pnpm|yarn|bun)\s+"
     r"(?:install|add|i)\s+(?P<rest>[^`\n;&|#]+)"
 )
 _PIP_WORD = re.compile(r"[A-Za-z0-9][\w.-]*(\[[\w,-]+\])?([<>=~!].*)?")
 _JS_IMPORT = re.compile(
-    r"""(?:\bfrom\s*|\bimport\s*\(?\s*|\brequire\s*\(\s*)["'](?P<name>[^"'./\s][^"'\s]*)["']"""
+    r"""(?:\bfrom\s*|\bimport\s*(?:\(\s*)?|\brequire\s*\(\s*)["'](?P<name>[^"'./\s][^"'\s]*)["']"""
 )
 _NPM_NAME = re.compile(r"(?:@[a-z0-9~-][a-z0-9._~-]*/)?[a-z0-9~-][a-z0-9._~-]*", re.ASCII)
 _NPM_RANGE = re.compile(r"[\w.^~<>=|&*+ x-]{0,100}", re.ASCII)
@@ -125,7 +126,7 @@ def declared(skill: Path) -> Declared:
 
 def _files(skill: Path) -> Iterator[tuple[str, bytes]]:
     """Relative path and bytes of every file that can hold a declaration. Links are not followed."""
-    count = 0
+    count = total = 0
     todo = [(skill, "", 0)]
     while todo:
         folder, base, level = todo.pop()
@@ -144,8 +145,8 @@ def _files(skill: Path) -> Iterator[tuple[str, bytes]]:
             info = entry.stat(follow_symlinks=False)
             if not stat.S_ISREG(info.st_mode) or info.st_size > MAX_FILE:
                 continue
-            count += 1
-            if count > MAX_FILES:
+            count, total = count + 1, total + info.st_size
+            if count > MAX_FILES or total > MAX_TOTAL:
                 return
             try:
                 descriptor = os.open(entry.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -182,7 +183,7 @@ def _requirements(
                 Refusal(where, f"the option {line.split()[0]!r}: where packages come from is the operator's")
             )
         else:
-            line, *hashes = re.split(r"\s+--hash[= ]", line)
+            line, *hashes = re.split(r"(?<!\s)\s+--hash[= ]", line)
             _python(line.strip(), where, found, found.constraints if constraint else found.python)
             if hashes and not constraint and found.python and found.python[-1].where == where:
                 name = canonical(Requirement(found.python[-1].spec).name)
@@ -192,6 +193,8 @@ def _requirements(
 def _python(text: str, where: str, found: Declared, into: list[Wanted] | None = None) -> None:
     """Take one requirement in, or refuse it."""
     into = found.python if into is None else into
+    if _full(into, where, found):
+        return
     try:
         requirement = Requirement(text)
     except InvalidRequirement:
@@ -204,6 +207,9 @@ def _python(text: str, where: str, found: Declared, into: list[Wanted] | None = 
         found.refused.append(Refusal(where, f"{requirement.name} is to come from a URL or a path"))
         return
     wanted = Wanted("python", str(requirement), where)
+    if not wanted.spec.isprintable():  # a line break in a marker's text would be a line of its own for uv
+        found.refused.append(Refusal(where, f"{wanted.spec[:80]!r} has characters that cannot be printed"))
+        return
     if all(other.spec != wanted.spec for other in into):
         into.append(wanted)
 
@@ -264,15 +270,13 @@ def poetry_range(text: str) -> str:
 def _script_block(path: str, data: bytes, found: Declared) -> None:
     if b"# /// script" not in data:
         return
-    text = data.decode("utf-8-sig", "replace").replace("\r\n", "\n")
-    blocks = list(_SCRIPT_BLOCK.finditer(text))
+    blocks = list(_blocks(data.decode("utf-8-sig", "replace").replace("\r\n", "\n").split("\n")))
     if not blocks:
         found.refused.append(Refusal(path, "its script block has no end"))
-    for block in blocks[:1]:
-        where = f"{path}:{text[: block.start()].count(chr(10)) + 1}"
-        body = "\n".join(line[2:] for line in block["body"].splitlines())
+    for number, body in blocks[:1]:
+        where = f"{path}:{number}"
         try:
-            table = tomllib.loads(body)
+            table = tomllib.loads("\n".join(line[2:] for line in body))
         except (tomllib.TOMLDecodeError, RecursionError) as error:
             found.refused.append(Refusal(where, f"its script block is not TOML: {error}"))
             continue
@@ -282,6 +286,19 @@ def _script_block(path: str, data: bytes, found: Declared) -> None:
             found.refused.append(Refusal(where, "tool.uv.index: where packages come from is the operator's"))
     if len(blocks) > 1:
         found.refused.append(Refusal(path, "it has more than one script block"))
+
+
+def _blocks(lines: list[str]) -> Iterator[tuple[int, list[str]]]:
+    """The number of the first line of each script block that has an end, and the lines in it."""
+    begin = -1
+    for at, line in enumerate(lines):
+        if begin < 0:
+            begin = at if line.rstrip() == "# /// script" else -1
+        elif line.rstrip() == "# ///" and at > begin + 1:
+            yield begin + 1, lines[begin + 1 : at]
+            begin = -1
+        elif line != "#" and not line.startswith("# "):
+            begin = -1
 
 
 # --- package.json -------------------------------------------------------------------------------------------
@@ -322,6 +339,8 @@ def _node(
     optional: bool = False,
 ) -> None:
     into = found.node if into is None else into
+    if _full(into, where, found):
+        return
     if not _NPM_NAME.fullmatch(name) or len(name) > 214:
         found.refused.append(Refusal(where, f"{name[:80]!r} is no package name"))
     elif not isinstance(spec, str) or not _NPM_RANGE.fullmatch(spec):
@@ -484,6 +503,16 @@ def canonical(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
+def _full(into: list[Wanted], where: str, found: Declared) -> bool:
+    """Whether there is no room for more, which is refused once, unless it is only guessed."""
+    if max(len(into), len(found.refused)) < MAX_WANTED:
+        return False
+    refusal = Refusal(where.partition(":")[0], f"more than {MAX_WANTED:,} packages are named")
+    if into is not found.guesses and refusal not in found.refused[-1:]:
+        found.refused.append(refusal)
+    return True
+
+
 def _json(path: str, data: bytes, found: Declared) -> dict[str, Any]:
     try:
         table = json.loads(data)
@@ -504,5 +533,5 @@ def _strings(value: Any) -> list[str]:
 def _words(value: Any) -> list[str]:
     """A list of strings, or a string of comma-separated ones."""
     if isinstance(value, str):
-        return [item for item in re.split(r"\s*,\s*", value) if item]
+        return [item.strip() for item in value.split(",") if item.strip()]
     return _strings(value)

@@ -97,10 +97,14 @@ class LayerStore:
         """The store that the settings name."""
         return cls(Path(settings.layers_dir) if settings.layers_dir else data_dir())
 
-    @property
-    def mounted(self) -> str:
-        """The folder that sandboxes get to see, '' while nothing was ever built."""
-        return str(self.folder) if self.folder.is_dir() else ""
+    def mounted(self, mode: Mode) -> str:
+        """The folder that sandboxes get to see. '' for none: they are off, or nothing was ever built and
+        nothing will be while the sandbox lives.
+        """
+        if mode == "auto":
+            with contextlib.suppress(OSError):  # told when something is to be built
+                self.prepare()
+        return str(self.folder) if mode != "off" and self.folder.is_dir() else ""
 
     def prepare(self) -> None:
         """Make the folders."""

@@ -9,11 +9,13 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
+import stat
 import tempfile
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from executor.deps.target import Target
 from executor.errors import DependencyError
@@ -24,6 +26,8 @@ MAX_BYTES = 8 << 20
 _NAME = r"\A[A-Za-z0-9]([A-Za-z0-9._-]{0,212}[A-Za-z0-9])?\z"
 _FOLDER = r"[A-Za-z0-9_][A-Za-z0-9._ -]*"
 _HASH = r"sha(256|384|512)-[A-Za-z0-9+/]+=*"
+_PLACE = r"node_modules/(@[A-Za-z0-9_~-][A-Za-z0-9._~-]*/)?[A-Za-z0-9_~-][A-Za-z0-9._~-]*"
+_RANGE = re.compile(r"(npm:(@[\w.~-]+/)?[\w.~-]+(@|\Z))?[\w.^~<>=|&*+, -]{0,200}", re.ASCII)
 _VERSION = r"\A[A-Za-z0-9][A-Za-z0-9.!+_-]{0,99}\z"
 
 
@@ -48,11 +52,22 @@ class NodePackage(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
 
     version: str = Field(pattern=_VERSION)
-    integrity: str = Field(
-        pattern=r"\A(sha(256|384|512)-[A-Za-z0-9+/]+=*)( sha(256|384|512)-[A-Za-z0-9+/]+=*)*\z"
-    )
+    integrity: str = Field(pattern=rf"\A{_HASH}( {_HASH})*\z")
     more: dict[str, object] = {}
     """The rest of what npm wrote of it: `dependencies`, `bin`, `optional`, `os`, `cpu`, …"""
+
+    @field_validator("more")
+    @classmethod
+    def _from_the_registry(cls, more: dict[str, object]) -> dict[str, object]:
+        """npm would fetch what else a dependency's range can be: a URL, a repository, a path."""
+        for kind in ("dependencies", "optionalDependencies", "peerDependencies"):
+            wanted = more.get(kind, {})
+            if not isinstance(wanted, dict):
+                raise ValueError(f"{kind} are no map")
+            for name, spec in wanted.items():
+                if not isinstance(spec, str) or not _RANGE.fullmatch(spec):
+                    raise ValueError(f"{name[:80]!r} is not to come from the registry")
+        return more
 
 
 class Lock(BaseModel):
@@ -65,7 +80,7 @@ class Lock(BaseModel):
     declared: dict[str, list[str]]
     """What it answers: `Declared.specs()`. A skill that says something else by now needs a new lock."""
     python: tuple[Wheel, ...] = ()
-    node: dict[str, NodePackage] = {}
+    node: dict[Annotated[str, Field(pattern=rf"\A{_PLACE}(/{_PLACE})*\z")], NodePackage] = {}
     node_folder: str = Field("", pattern=rf"\A({_FOLDER}(/{_FOLDER})*)?\z")
     """Folder of the package.json below the skill, '' for the skill itself: there its node_modules is."""
 
@@ -100,6 +115,9 @@ def read(path: Path) -> Lock | None:
         return None
     except OSError as error:
         raise DependencyError(f"{path} cannot be read: {error.strerror}") from error
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise DependencyError(f"{path} is no file", hint="Make it anew: executor deps lock SKILL")
     with os.fdopen(descriptor, "rb") as file:
         data = file.read(MAX_BYTES + 1)
     try:

@@ -134,8 +134,11 @@ def checked(packages: Mapping[str, Any], unscripted: Iterable[str]) -> dict[str,
         more = {key: entry[key] for key in _FLAGS if key in entry}
         try:
             found[place] = NodePackage(version=entry["version"], integrity=entry["integrity"], more=more)
-        except (ValidationError, KeyError):
-            raise DependencyError(f"the lock of npm has an entry for {name[:100]!r} that cannot be") from None
+        except (ValidationError, KeyError) as error:
+            why = error.errors()[0]["msg"] if isinstance(error, ValidationError) else f"it has no {error}"
+            raise DependencyError(
+                f"the lock of npm has an entry for {name[:100]!r} that cannot be: {why}"
+            ) from None
     if scripted:
         raise DependencyError(
             f"{', '.join(sorted(scripted))} would run a script when installed, and no script is run",

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
-from executor.deps import building, locks
+from executor.deps import locks
 from executor.deps.declared import declared
 from executor.deps.layers import Layer, LayerStore, Mode, layer_of
 from executor.deps.target import Workbench
+from executor.models import Limits
 
+BENCH_LIMITS = Limits(memory="3g", cpus=2, pids=256, disk="768m", inodes=200_000)
+"""What a session needs in which layers are made."""
 Bench = Callable[[], AbstractAsyncContextManager[Workbench]]
 
 
@@ -29,16 +33,18 @@ class Layers:
             return None
         if self.mode == "auto":
             await self._make(skill, digest)
-        return self.store.of(skill, digest)
+        return await asyncio.to_thread(self.store.of, skill, digest)
 
     async def _make(self, skill: Path, digest: str) -> None:
         found = self.store.find_lock(skill, digest)
         lock = found[0] if found is not None else None
-        if lock is None and declared(skill).empty:
+        if lock is None and (await asyncio.to_thread(declared, skill)).empty:
             return
         layer = layer_of(lock) if lock is not None else None
         if lock is not None and (layer is None or self.store.built(layer.digest)):
             return
+        from executor.deps import building  # what only who builds needs
+
         async with self.bench() as bench:
             if lock is None:
                 lock = await building.lock(skill, bench, self.store)

@@ -181,7 +181,7 @@ def sandbox_spec(session_id: str, limits: Limits, settings: Settings) -> tuple[S
         inodes=limits.inodes,
         tmp=tmp,
         shm=shm,
-        layers=LayerStore.of_settings(settings).mounted if settings.deps != "off" else "",
+        layers=LayerStore.of_settings(settings).mounted(settings.deps),
         owner=owner_label(),
     )
     return spec, notes

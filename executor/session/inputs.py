@@ -111,13 +111,17 @@ class Inputs:
             raise BadPathError(
                 f"{source[:80]!r} is no absolute path of the host", hint="Write host:///folder/file."
             )
-        real = Path(os.path.realpath(path))
+        try:
+            real = Path(os.path.realpath(path))
+        except (OSError, UnicodeEncodeError):  # no name at all
+            raise BadPathError(f"{source[:200]!r} is no path of a file") from None
         if not any(real.is_relative_to(root) for root in self._roots):
             raise BadPathError(
                 f"{source[:200]!r} is not below a folder that the operator opened for inputs",
                 hint="The operator opens folders with Settings(host_inputs=[…]) or EXECUTOR_HOST_INPUTS.",
             )
-        if not (real.is_file() or real.is_dir()):
+        # Of os.path, which says False where pathlib raises: too long a name, a folder that is not ours.
+        if not (os.path.isfile(real) or os.path.isdir(real)):
             raise BadPathError(f"{source[:200]!r}: there is no such file or folder")
         return real
 

@@ -152,7 +152,11 @@ class AsyncSession:
         return self._box.lost is not None
 
     async def __aenter__(self) -> AsyncSession:
-        await self._ready()
+        try:
+            await self._ready()
+        except BaseException:
+            await self.close()  # nobody gets it, so nobody else will
+            raise
         return self
 
     async def __aexit__(self, *_exc: object) -> None:

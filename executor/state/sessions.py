@@ -320,7 +320,10 @@ def _who(owner: str) -> str:
 
 
 def _one(connection: sqlite3.Connection, session: str) -> KeptSession | None:
-    row = connection.execute(_SESSIONS, (session,)).fetchone() if session else None
+    try:
+        row = connection.execute(_SESSIONS, (session,)).fetchone() if session else None
+    except UnicodeEncodeError:  # bytes of a command line that are no text: no session is called that
+        row = None
     return None if row is None else _session(row)
 
 

@@ -103,6 +103,8 @@ def load(file: Path, skill: Path) -> list[Instance]:
         line = lines.get(("cases", index), 1)
         for values in _parameters(file, raw, line):
             filled = _fill(raw, values, file, line)
+            if values:  # the whole list in each would be checked as often as it is long
+                filled["parametrize"] = [values]
             try:
                 case = Case.model_validate(filled)
             except ValidationError as error:
@@ -113,12 +115,16 @@ def load(file: Path, skill: Path) -> list[Instance]:
 
 
 def _error(file: Path, line: int, message: str, hint: str = "") -> BadRequestError:
-    return BadRequestError(f"{_shown(file)}:{line}: {message}", hint=hint)
+    return BadRequestError(f"{shown(file)}:{line}: {message}", hint=hint)
 
 
-def _shown(file: Path) -> str:
-    shown = os.path.relpath(file)
-    return str(file) if shown.startswith("..") else shown
+def shown(file: Path) -> str:
+    """A file's path for a person: relative where it lies below the working folder."""
+    try:
+        relative = os.path.relpath(file)
+    except FileNotFoundError:  # the working folder has been deleted
+        return str(file)
+    return str(file) if relative.startswith("..") else relative
 
 
 # --- YAML with lines ----------------------------------------------------------------------------------------
@@ -144,8 +150,9 @@ def _read(file: Path) -> tuple[Any, dict[_Path, int]]:
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         raise _error(file, line, f"is not YAML: {error.problem}") from None
-    except (yaml.YAMLError, RecursionError, ValueError) as error:
-        raise _error(file, 1, f"is not YAML: {str(error).splitlines()[0]}") from None
+    except Exception as error:  # a wrong `!!int` or `!!bool` makes PyYAML raise whatever comes of it
+        first = str(error).partition("\n")[0]
+        raise _error(file, 1, f"is not YAML: {first or type(error).__name__}") from None
 
 
 def _mark(node: yaml.Node, path: _Path, lines: dict[_Path, int], count: list[int]) -> None:
@@ -283,6 +290,11 @@ def _check(file: Path, skill: Path, case: Case, lines: Mapping[_Path, int], inde
             raise _error(file, where, f"{'.'.join(map(str, first['loc']))}: {message}") from None
         except re.error as error:
             raise _error(file, where, f"{error.pattern!r} is no regular expression: {error.msg}") from None
+        except (OverflowError, RecursionError) as error:
+            raise _error(file, where, f"holds a regular expression that is too much: {error}") from None
+        except (OSError, UnicodeEncodeError) as error:
+            why = (error.strerror if isinstance(error, OSError) else "") or "it holds half a character"
+            raise _error(file, where, f"names a file that cannot exist: {why}") from None
 
 
 def _json(value: Any) -> None:

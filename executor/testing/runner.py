@@ -23,7 +23,7 @@ from executor.executor import AsyncExecutor
 from executor.models import ExecResult, Limits, OutputFile, OutputLimits
 from executor.session import AsyncSession
 from executor.settings import PoolSettings, Settings
-from executor.testing.cases import Instance, discover
+from executor.testing.cases import Instance, discover, shown
 from executor.testing.coverage import coverage
 from executor.testing.expect import Outcome, Produced, compare
 from executor.testing.fakes import FakeTools
@@ -211,13 +211,12 @@ async def _case(state: _Run, instance: Instance, runtime: str, name: str) -> Cas
 
 
 def _blank(instance: Instance, runtime: str) -> CaseResult:
-    shown = os.path.relpath(instance.file)
     return CaseResult(
         id=instance.id,
         skill=instance.slug,
         name=instance.name,
         runtime=runtime,
-        file=(str(instance.file) if shown.startswith("..") else shown).replace(os.sep, "/"),
+        file=shown(instance.file).replace(os.sep, "/"),
         line=instance.line,
         command=instance.case.shown,
         verdict="skipped",

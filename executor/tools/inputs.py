@@ -16,6 +16,7 @@ from executor.tools.results import RefusedError
 
 SignalName = Literal["INT", "TERM", "HUP", "QUIT", "KILL", "USR1", "USR2", "TSTP", "CONT"]
 MAX_CHARS = 1 << 20  # of one write to a program
+SHOWN = 80  # characters of what was given, in an error
 
 
 class Arguments(BaseModel):
@@ -223,7 +224,7 @@ def read_arguments(given: Mapping[str, Any] | str | None) -> dict[str, Any]:
     if isinstance(given, str):
         try:
             given = json.loads(given) if given.strip() else {}
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise RefusedError(
                 f"the arguments are no JSON: {error}", "Send one JSON object.", kind="InvalidArguments"
             ) from None
@@ -244,12 +245,22 @@ def wrong_arguments(tool: str, names: Mapping[str, str], error: ValidationError)
     said = []
     for problem in error.errors()[:5]:
         where = [str(part) for part in problem["loc"]]
-        name = ".".join([theirs.get(where[0], where[0]), *where[1:]]) if where else "arguments"
+        name = _short(".".join([theirs.get(where[0], where[0]), *where[1:]]) if where else "arguments")
         if problem["type"] == "missing":
             said.append(f"{name} is required")
         elif problem["type"] == "extra_forbidden":
             said.append(f"unknown argument {name!r}")
         else:
-            value = repr(problem["input"])
-            said.append(f"{name}={value if len(value) <= 80 else value[:77] + '...'}: {problem['msg']}")
+            said.append(f"{name}={_value(problem['input'])}: {problem['msg']}")
     return f"{tool}: " + "; ".join(said)
+
+
+def _value(given: object) -> str:
+    try:
+        return _short(repr(given))
+    except (RecursionError, ValueError):  # nested too deep; a number of thousands of digits
+        return f"<{type(given).__name__}>"
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= SHOWN else text[: SHOWN - 3] + "..."

@@ -135,6 +135,14 @@ class Store:
         for entry in listing.entries:
             if _left_out(entry.path):
                 continue
+            kind = KINDS.get(entry.kind)
+            if kind is None:  # after a folder's own record: it could not be opened
+                if entry.path in taken.folders:
+                    what = "cannot be read: what is in it is"
+                else:
+                    what = "is no file, folder or link:"
+                warnings.append(f"{layout.shown(entry.path)} {what} left out")
+                continue
             if entry.path in taken.entries or entry.path in taken.folders:
                 raise SandboxError(
                     f"no checkpoint was taken: {layout.shown(entry.path)} is listed twice",
@@ -143,10 +151,7 @@ class Store:
             if entry.path in FOLDERS and entry.kind == records.REGULAR:
                 warnings.append(f"{layout.shown(entry.path)} is no folder any more: left out")
                 continue
-            kind = KINDS.get(entry.kind)
-            if kind is None:
-                warnings.append(f"{layout.shown(entry.path)} is no file, folder or link: left out")
-            elif kind == "folder":
+            if kind == "folder":
                 taken.folders[entry.path] = entry.mode
             else:
                 stamp = (entry.kind, entry.size, entry.mode, entry.changed_ns)

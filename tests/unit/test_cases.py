@@ -178,6 +178,25 @@ MISTAKES = {
         6,
         "give either `returns` or `error`",
     ),
+    "a tag that its value does not fit": ("cases: !!bool maybe\n", 1, "is not YAML: 'maybe'"),
+    "a number without digits": ("cases: !!int ''\n", 1, "is not YAML: "),
+    "a time that is none": ("cases: !!timestamp noon\n", 1, "is not YAML: "),
+    "YAML that holds itself": ("cases: &a [*a]\n", 1, "is not YAML: maximum recursion"),
+    "too large a repetition": (
+        "cases:\n  - name: a\n    run: b\n    expect: {stdout: {matches: 'a{99999999999}'}}\n",
+        4,
+        "holds a regular expression that is too much",
+    ),
+    "a fixture of too long a name": (
+        f"cases:\n  - name: a\n    run: b\n    stdin: {{file: {'x' * 300}}}\n",
+        2,
+        "names a file that cannot exist: File name too long",
+    ),
+    "a fixture with half a character": (
+        'cases:\n  - name: a\n    run: b\n    stdin: {file: "\\ud800"}\n',
+        2,
+        "names a file that cannot exist",
+    ),
     "one name twice": (
         "cases:\n  - {name: a, run: b}\n  - {name: a, run: c}\n",
         3,
@@ -206,6 +225,14 @@ def test_yaml_that_multiplies_itself_is_refused(write: Write) -> None:
     bomb = "a0: &a0 [x, x]\n" + "".join(f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]\n" for n in range(1, 40))
     with pytest.raises(BadRequestError, match="holds more than 100,000 nodes"):
         discover(write(bomb + "cases: [*a39]\n"))
+
+
+def test_each_of_many_parameters_is_checked_once(write: Write) -> None:
+    """A case carries its own parameters and not the list, which would be checked as often as it is long."""
+    found = discover(
+        write("cases:\n  - {name: a, run: 'echo {{x}}', parametrize: [{x: 1}, {x: 2}, {x: 3}]}\n")
+    )
+    assert [instance.case.parametrize for instance in found] == [({"x": 1},), ({"x": 2},), ({"x": 3},)]
 
 
 def test_parameters_fill_texts_and_numbers(write: Write) -> None:

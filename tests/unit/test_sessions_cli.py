@@ -128,6 +128,7 @@ def test_a_session_goes_out_and_comes_in(sessions: Any, store: Store) -> None:
     ("words", "fragment"),
     [
         (("export", "never"), "'never' has no checkpoint"),
+        (("export", "\udcff"), "has no checkpoint"),
         (("import", "missing.tar"), "missing.tar cannot be imported"),
         (("import", "."), "cannot be imported"),
         (("rm",), "Missing argument"),

@@ -6,6 +6,7 @@ Ids in docstrings are rows; see tests/rows.yaml.
 from __future__ import annotations
 
 import asyncio
+import functools
 import inspect
 import json
 import threading
@@ -539,7 +540,12 @@ def test_a_resource_cannot_forge_tags(executor: AsyncExecutor, root: Path) -> No
         ("[1]", "the arguments are list and not an object"),
         ({"skill": "x" * 300}, "skill_load: skill='" + "x" * 76 + "...: String should have at most"),
         ({"skill": "gh\x1b[31mst"}, r"unknown skill: 'gh\x1b[31mst'"),
+        ('{"skill": ' + "[" * 100_000, "the arguments are no JSON: maximum recursion depth"),
+        ({"skill": functools.reduce(lambda inner, _: [inner], range(2000), 1)}, "skill_load: skill=<list>: "),
+        ({"skill": [10**5000]}, "skill_load: skill=<list>: Input should be a valid string"),
+        ({"skill": "notes", "x" * 10**6: 1}, "skill_load: unknown argument '" + "x" * 77 + "...'"),
     ],
+    ids=lambda value: repr(value)[:40] if isinstance(value, str) else None,
 )
 def test_a_wrong_call_says_what_with_which_value_and_what_to_do(
     executor: AsyncExecutor, arguments: Any, message: str

@@ -63,7 +63,10 @@ class Cache:
         """Alone among all processes and threads. SkillSourceError when another one takes longer than that."""
         path = self.folder / "locks" / name
         deadline = time.monotonic() + seconds
-        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise _unusable(path, error) from error
         try:
             while True:
                 try:
