@@ -87,6 +87,7 @@ class AsyncExecutor:
         self._reaper: Reaper | None = None
         self._choosing = asyncio.Lock()
         self._sessions: dict[str, AsyncSession] = {}
+        self._closed = False
 
     async def __aenter__(self) -> AsyncExecutor:
         await self.choose_runtime()
@@ -96,7 +97,8 @@ class AsyncExecutor:
         await self.close()
 
     async def close(self) -> None:
-        """Close every session, then the runtime."""
+        """Close every session, then the runtime. Nothing can be opened afterwards."""
+        self._closed = True
         if self._reaper is not None:
             self._reaper.stop()
         sessions = list(self._sessions.values())
@@ -108,6 +110,7 @@ class AsyncExecutor:
 
     async def choose_runtime(self) -> str:
         """Settle on a runtime and check that it works. Its name. RuntimeUnavailableError."""
+        self._check_open()
         async with self._choosing:
             if self._runtime is None or not self.why:
                 self._runtime, self.why = await choose(self.settings, self._runtime)
@@ -155,6 +158,7 @@ class AsyncExecutor:
         this executor's runtime, whichever took it. Arguments as of `session`. BadRequestError when there is
         none, or the session is open; StateError when it is damaged.
         """
+        self._check_open()
         if session_id in self._sessions:
             raise BadRequestError(f"session {session_id!r} is open", hint="Close it first.")
         if not _SESSION_ID.fullmatch(session_id):
@@ -167,6 +171,10 @@ class AsyncExecutor:
             )
         return self._open(session_id, limits, grant, snapshot, durable)
 
+    def _check_open(self) -> None:
+        if self._closed:
+            raise BadRequestError("the executor is closed", hint="Make another one.")
+
     def _open(
         self,
         name: str,
@@ -175,6 +183,7 @@ class AsyncExecutor:
         snapshot: Snapshot | None,
         durable: bool,
     ) -> AsyncSession:
+        self._check_open()
         if self._runtime is None:
             raise BadRequestError(
                 "the executor has not chosen its runtime yet",

@@ -328,7 +328,9 @@ def _run_words(words: Sequence[str]) -> int:
     try:
         action = parse(words)
         own = words[: words.index("--")] if "--" in words else words
-        fetching.show(warnings=not {"-q", "--quiet"}.intersection(own))
+        quiet = bool({"-q", "--quiet"}.intersection(own))
+        fetching.show(warnings=not quiet)
+        fetching.tell_of_settings(quiet=quiet)
         status = action if isinstance(action, int) else action()
         with console.writing_stdout():
             sys.stdout.flush()

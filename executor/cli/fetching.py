@@ -18,15 +18,18 @@ def show(*, warnings: bool = True) -> None:
     """From now on. `warnings`: say what was not as it should be, too."""
     progress.warned = (lambda text: console.say(text, kind="warning")) if warnings else (lambda _text: None)
     progress.fetching = _Line() if sys.stderr.isatty() else None
-    logging.getLogger("executor.settings").handlers = [_Said()]
+
+
+def tell_of_settings(*, quiet: bool) -> None:
+    """From now on say what is odd about the settings, whatever is said of skills."""
+    logging.getLogger("executor.settings").handlers = [logging.NullHandler() if quiet else _Said()]
 
 
 class _Said(logging.Handler):
     """A warning of the library, as one of this program."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        if progress.warned is not None:
-            progress.warned(record.getMessage())
+        console.say(record.getMessage(), kind="warning")
 
 
 class _Line:

@@ -17,6 +17,7 @@ from executor.deps.declared import Declared, Wanted, canonical, declared
 from executor.deps.layers import Layer, LayerStore, layer_of
 from executor.deps.locks import Lock, NodePackage, Wheel
 from executor.deps.offer import BENCH_LIMITS
+from executor.deps.programs import in_thread
 from executor.deps.target import Target, Workbench, probe
 from executor.errors import DependencyError
 from executor.models import OutputLimits
@@ -56,13 +57,13 @@ async def lock(
         packages: dict[str, NodePackage] = {}
         if python:
             tell(f"resolving {len(python)} requirements for Python {target.python}")
-            wheels = await asyncio.to_thread(
-                _resolve_python, python, found, target, store, scratch, first_index
+            wheels = await in_thread(
+                lambda: _resolve_python(python, found, target, store, scratch, first_index)
             )
         if node:
             tell(f"resolving {len(node)} packages for Node {target.node}")
             (scratch / "node").mkdir()
-            packages = await asyncio.to_thread(
+            packages = await in_thread(
                 lambda: npm.resolve(
                     node,
                     found.node_lock,
@@ -133,7 +134,7 @@ async def fetch(
     found = await _answered(skill, lock)
     target = await probe(bench)
     with tempfile.TemporaryDirectory(dir=store.cache, prefix="fetch-") as name:
-        await asyncio.to_thread(_unpack, lock, found, target, Path(name), store, False, tell)
+        await in_thread(lambda: _unpack(lock, found, target, Path(name), store, False, tell))
 
 
 async def build(
@@ -160,6 +161,20 @@ async def build(
             f"this image has Python {target.python} on {target.machine} ({target.libc})",
             hint=f"executor deps lock {skill.name}",
         )
+    with store.told():
+        return await _built(lock, layer, found, target, bench, store, offline, tell)
+
+
+async def _built(
+    lock: Lock,
+    layer: Layer,
+    found: Declared,
+    target: Target,
+    bench: Workbench,
+    store: LayerStore,
+    offline: bool,
+    tell: Tell,
+) -> Layer:
     async with _turn(store, lock.digest):
         if store.built(lock.digest):
             return layer
@@ -168,7 +183,7 @@ async def build(
         for folder in (part, compiled):
             folder.mkdir(mode=0o755)
         try:
-            await asyncio.to_thread(_unpack_cached, lock, found, target, part, store, offline, tell)
+            await in_thread(lambda: _unpack_cached(lock, found, target, part, store, offline, tell))
             size = await asyncio.to_thread(_seal, part, target.executable)
             if lock.python:
                 tell("compiling bytecode in a sandbox")

@@ -102,18 +102,30 @@ class LayerStore:
         nothing will be while the sandbox lives.
         """
         if mode == "auto":
-            with contextlib.suppress(OSError):  # told when something is to be built
+            with contextlib.suppress(DependencyError):  # told when something is to be built
                 self.prepare()
         return str(self.folder) if mode != "off" and self.folder.is_dir() else ""
 
     def prepare(self) -> None:
-        """Make the folders."""
-        for folder in (self._records, self.locks, self.turns, self.cache):
-            folder.mkdir(parents=True, exist_ok=True)
-        self.compiled.mkdir(parents=True, exist_ok=True)
-        # Root's sandboxes are other users, those of an ordinary user are itself: neither may list it.
-        for folder in (self.compiled, self.folder):
-            folder.chmod(0o711 if os.geteuid() == 0 else 0o311)
+        """Make the folders. DependencyError where they cannot be."""
+        with self.told():
+            for folder in (self._records, self.locks, self.turns, self.cache, self.compiled):
+                folder.mkdir(parents=True, exist_ok=True)
+            # Root's sandboxes are other users, those of an ordinary user are itself: neither may list it.
+            for folder in (self.compiled, self.folder):
+                folder.chmod(0o711 if os.geteuid() == 0 else 0o311)
+
+    @contextlib.contextmanager
+    def told(self) -> Iterator[None]:
+        """A full disk and a folder that is not ours are told as a DependencyError."""
+        try:
+            yield
+        except OSError as error:
+            raise DependencyError(
+                f"layers cannot be kept: {error.strerror or error}: {error.filename or self.folder}",
+                hint="Make room (executor deps gc), look at the folder's owner, or give another layers_dir "
+                "(EXECUTOR_LAYERS_DIR).",
+            ) from error
 
     def find_lock(self, skill: Path, digest: str) -> tuple[Lock, Path] | None:
         """The lock of a skill and where it stands. DependencyError for one that cannot be used."""
@@ -195,12 +207,16 @@ class LayerStore:
         shutil.rmtree(self.compiled / digest, ignore_errors=True)
 
     def clean(self, unused_for: float) -> list[str]:
-        """Remove layers not used for so many seconds, and what broken builds left. The layers' digests."""
+        """Remove layers not used for so many seconds, and what broken builds left. The layers' digests.
+
+        DependencyError when they are not ours to remove.
+        """
         gone = []
-        for item in self.records():
-            if time.time() - item["used"] >= unused_for:
-                self.remove(item["digest"])
-                gone.append(item["digest"])
+        with self.told():
+            for item in self.records():
+                if time.time() - item["used"] >= unused_for:
+                    self.remove(item["digest"])
+                    gone.append(item["digest"])
         for folder in (self.folder, self.compiled):
             with _listable(folder):
                 for entry in list(os.scandir(folder)) if folder.is_dir() else []:

@@ -48,5 +48,6 @@ class Layers:
         async with self.bench() as bench:
             if lock is None:
                 lock = await building.lock(skill, bench, self.store)
-                locks.write(self.store.locks / f"{digest}.lock", lock)
+                with self.store.told():
+                    locks.write(self.store.locks / f"{digest}.lock", lock)
             await building.build(skill, lock, bench, self.store)

@@ -22,6 +22,7 @@ from executor.models import ExecResult
 from executor.session import AsyncSession
 
 TIMEOUT = 120.0  # seconds for one file, be it the largest that a session can hold
+_SURROGATE = re.compile("[\ud800-\udfff]")  # no text, and refused in a command
 SLACK = 1 << 16  # a sandbox is believed no more than this beyond what was asked for
 
 # Runs inside, with nothing of the image's site or of the caller's environment. It says `errno N` on stderr.
@@ -78,7 +79,7 @@ class FileCall:
     @property
     def command(self) -> list[str]:
         """The argument vector."""
-        if not self.path or "\0" in self.path:
+        if not self.path or "\0" in self.path or _SURROGATE.search(self.path):
             raise BadPathError(f"{self.path!r} is no path")
         return ["python3", "-I", "-S", "-c", _PROGRAM, self.what, self.path, str(self.most)]
 

@@ -8,7 +8,8 @@
 Rules of this module:
 1. A reference may come from a model: it is hostile. All of a batch are read before the first is staged.
 2. Of the host nothing is read outside of the operator's roots, with links resolved; without roots nothing.
-3. Inside, every path goes through `layout` and the guest, which follows no link out of the two roots.
+3. A skill is one of the sources', by its name: never a folder of the host that is called so.
+4. Inside, every path goes through `layout` and the guest, which follows no link out of the two roots.
 """
 
 from __future__ import annotations
@@ -48,8 +49,11 @@ class Inputs:
         batch = [one if isinstance(one, Input) else Input(one) for one in wanted]
         places = [self._place(one) for one in batch]
         for one in batch:
-            if one.source.startswith("host://"):
+            scheme, _, rest = one.source.partition("://")
+            if scheme == "host":
                 self._on_host(one.source)
+            elif scheme == "skill":
+                self._session._skills.named(rest.partition("/")[0])
         made = []
         for one, place in zip(batch, places, strict=True):
             scheme = one.source.partition("://")[0]
@@ -137,7 +141,9 @@ class Inputs:
         scheme, _, rest = one.source.partition("://")
         if scheme == "skill":
             name, _, below = rest.partition("/")
-            source = "/".join(filter(None, [await self._session.load(name), below]))
+            skill = self._session._skills.named(name)
+            await self._session._stage(skill)
+            source = "/".join(filter(None, [f"{layout.SKILLS}/{skill.slug}", below]))
         else:
             source = layout.absolute(_relative(rest))
         info = await self._session.stat(source)

@@ -39,6 +39,10 @@ class StagedSkills:
         """A skill in the roots, or at a path. SkillNotFoundError, SkillUnreadableError."""
         return self._repository.find(name if isinstance(name, str) else Path(name))
 
+    def named(self, name: str) -> Skill:
+        """One of the sources' skills, never a folder of the host: for what a model says."""
+        return self._repository.named(name)
+
     def wanted(self, name: str | os.PathLike[str]) -> Skill | str:
         """The skill that a run names, or just its slug when it is staged as it is to be."""
         if isinstance(name, str) and name in self.digests:

@@ -83,6 +83,7 @@ class Database:
         self.warnings: list[str] = []
         """What was wrong with the file that was found."""
         self._lock = threading.RLock()
+        self._is_closed = False
         try:
             with self._alone():
                 self._connection = self._open_sound()
@@ -127,6 +128,7 @@ class Database:
     def close(self) -> None:
         """Close the file. A closed database is not used again."""
         with self._lock:
+            self._is_closed = True
             self._connection.close()
 
     # -- opening --
@@ -214,6 +216,8 @@ class Database:
         try:
             yield
         except sqlite3.DatabaseError as error:
+            if self._is_closed:
+                raise StateError(f"{self.path} has been closed", hint="Open it anew.") from None
             if isinstance(error, sqlite3.IntegrityError | sqlite3.ProgrammingError):
                 raise
             raise self._unusable(error) from error

@@ -259,10 +259,12 @@ def _check(file: Path, skill: Path, case: Case, lines: Mapping[_Path, int], inde
         (line("tools"), lambda: FakeTools(case.answers)),
         (line("input"), lambda: _json(case.input)),
         *(
-            (line("tools", name), lambda answer=answer: _json(answer.returns))
+            (line("tools", name), lambda value=value: _json(value))
             for name, answers in case.answers.items()
             for answer in answers
+            for value in (answer.when, answer.returns)
         ),
+        *((line("expect"), lambda value=value: _json(value)) for value in _values(case)),
         (line("script"), lambda: _script(skill, case.script)),
         (line("limits"), lambda: Limits.model_validate({**Limits().model_dump(), **case.limits})),
         *((line("inputs"), lambda dest=dest: layout.absolute(dest)) for dest in case.inputs),
@@ -327,6 +329,16 @@ def _goldens(case: Case) -> Iterator[tuple[str, str]]:
     for item in case.expect.files:
         if item.golden:
             yield item.golden, item.glob
+
+
+def _values(case: Case) -> Iterator[Any]:
+    """What is expected as JSON."""
+    expect = case.expect
+    for item in (expect.stdout, expect.stderr, expect.result, *expect.files):
+        if item is not None and not isinstance(item, str):
+            yield item.json_
+    if expect.result is not None:
+        yield expect.result.equals
 
 
 def _patterns(case: Case) -> Iterator[str]:

@@ -158,7 +158,7 @@ class Case(_Model):
     """Seconds. Default: `--timeout`, else 30."""
     limits: dict[LimitName, int | float | str] = {}
     """As the options of `executor run`: `memory: 256m`, `pids: 32`."""
-    runtime: CaseRuntime | tuple[CaseRuntime, ...] | None = None
+    runtime: CaseRuntime | Annotated[tuple[CaseRuntime, ...], Field(min_length=1)] | None = None
     """Only on this runtime; on others the case is skipped. Default: on each."""
     image: str | None = None
     """Instead of the image that the command or the settings name."""

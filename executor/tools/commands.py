@@ -43,6 +43,8 @@ SETTLE = 0.075  # seconds of silence after output that end a wait
 WRITE_WAIT = 5.0  # seconds for a command to take what is written to it
 PROGRESS_EVERY = 1.0
 
+SKILL = "skill://"
+
 
 @dataclass
 class Command:
@@ -249,9 +251,13 @@ async def bash(desk: Desk, args: BashCommand) -> ToolResult:
 
 
 async def bring(desk: Desk, session: AsyncSession, inputs: list[Reference]) -> None:
-    """Bring in what a call names, artifacts from this toolset's store."""
+    """Bring in what a call names, artifacts from this toolset's store, files of skills that it may see."""
     if desk.artifacts is None and any(one.source.startswith(ARTIFACT) for one in inputs):
         raise RefusedError("there is no place for artifacts here", kind="BadRequestError")
+    for one in inputs:
+        name = one.source.removeprefix(SKILL).partition("/")[0]
+        if one.source.startswith(SKILL) and name:
+            desk.skill(name)
     await session.stage_inputs(references(inputs), artifacts=desk.artifacts)
 
 

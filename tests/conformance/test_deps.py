@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from executor import AsyncExecutor, DependencyError, ExecResult, Settings
-from executor.deps import building, locks
+from executor.deps import building, locks, programs
 from executor.deps.declared import declared
 from executor.deps.layers import LayerStore
 from executor.workspace.staging import Stager
@@ -515,6 +515,36 @@ def test_layers_are_shared_listed_and_removed(local_desk: Desk, store: LayerStor
     assert store.records() == [] and _names(store) == []
     with pytest.raises(DependencyError, match="executor deps build"):
         local_desk.run(("one", "true"))
+
+
+def test_a_program_ends_with_the_caller_that_is_cancelled(tmp_path: Path) -> None:
+    """Else an index that does not answer keeps the process alive. Its children end too, as npm's have to."""
+    told = tmp_path / "pid"
+    argv = ["sh", "-c", 'sleep 1000 & echo $! > "$0.new"; mv "$0.new" "$0"; wait', str(told)]
+
+    async def cancelled() -> None:
+        task = asyncio.ensure_future(
+            programs.in_thread(lambda: programs.run(argv, tmp_path, dict(os.environ), (), "it failed"))
+        )
+        while not told.exists():  # noqa: ASYNC110  another process makes it
+            await asyncio.sleep(0.01)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(cancelled())
+    state = Path(f"/proc/{told.read_text().strip()}/stat")
+    assert not state.exists() or state.read_text().rpartition(")")[2].split()[0] in "ZX"
+
+
+def test_a_store_that_cannot_be_made_is_told(store: LayerStore, tmp_path: Path) -> None:
+    """The bench opens nothing then, and a sandbox of `auto` begins without layers."""
+    (tmp_path / "file").touch()
+    broken = LayerStore(tmp_path / "file")
+    with pytest.raises(DependencyError, match="layers cannot be kept: Not a directory"):
+        broken.prepare()
+    assert (broken.mounted("auto"), broken.mounted("off"), store.mounted("off")) == ("", "", "")
+    assert store.mounted("auto") == store.mounted("locked") == str(store.folder)
 
 
 def test_a_digest_does_not_depend_on_where_and_by_whom(store: LayerStore) -> None:

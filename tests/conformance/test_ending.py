@@ -209,6 +209,7 @@ def test_three_hundred_orphans_in_a_row_are_collected(session: Session) -> None:
 
 def test_a_cancelled_caller_leaves_nothing_after_a_moment(runtime: str) -> None:
     """trpc-53"""
+
     async def work() -> None:
         async with AsyncExecutor(runtime=runtime) as made, made.session() as session:
             line = f"trap '' TERM; (setsid sleep {SLEEP} &); echo $$ > work/up; sleep {SLEEP} & wait; wait"
@@ -260,6 +261,7 @@ def test_a_caller_may_go_away_at_any_moment(runtime: str) -> None:
 
 def test_an_interrupt_leaves_nothing_after_a_moment(session: Session) -> None:
     """PA-20"""
+
     def interrupt() -> None:
         assert eventually(lambda: session.exec("test -e work/interrupt").exit_code == 0, 60)
         os.kill(os.getpid(), signal.SIGINT)

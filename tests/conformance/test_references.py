@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from executor import BadPathError, BadRequestError, Executor, Input, Session, Settings
+from executor.errors import SkillNotFoundError
+from executor.tools import SyncSkillToolset
 from executor.workspace.artifacts import ArtifactStore
 
 
@@ -164,11 +166,48 @@ def test_a_link_out_of_the_workspace_is_not_followed(session: Session) -> None:
     assert session.stat("work/p") is None and session.read("a';touch work/p;'") == b"ok\n"
 
 
+def test_a_skill_is_never_a_folder_of_the_host(
+    session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The working folder is a skill, and so is a folder in it; the controls find both."""
+    folder = tmp_path / "stray"
+    (folder / "inner").mkdir(parents=True)
+    for place in (folder, folder / "inner"):
+        (place / "SKILL.md").write_text(f"---\nname: {place.name}\ndescription: x\n---\n")
+        (place / "secret.txt").write_text("secret")
+    monkeypatch.chdir(folder)
+    for name in (".", "inner", "..", "~"):
+        for reference in (f"skill://{name}", f"skill://{name}/secret.txt"):
+            with pytest.raises(SkillNotFoundError):
+                session.stage_inputs([Input(reference, to="work/stray")])
+    assert session.load(".") == "/skills/stray" and session.load("inner") == "/skills/inner"
+
+
+def test_a_skill_that_the_filter_hides_is_no_input_either(executor: Executor, shared: Session) -> None:
+    """The same reference, seen and hidden."""
+    reference = [{"from": "skill://log-digest/SKILL.md", "to": "inputs/seen.md"}]
+    for visible in (True, False):
+        tools = SyncSkillToolset(
+            executor, session=shared, state=":memory:", filter=lambda _context, _skill, shown=visible: shown
+        )
+        result = tools.call("workspace_exec", {"command": "true", "inputs": reference})
+        assert result.is_error is not visible
+    assert "unknown skill: 'log-digest'" in result.text
+    tools.close()
+
+
 def test_a_bad_reference_stages_nothing_of_its_batch(session: Session) -> None:
     """trpc-1.9.5"""
     session.put("work/there", b"")
-    for bad in ("ftp://x", "nothing", "skill://", Input("host:///tmp", mode="link"), "workspace:///"):
-        with pytest.raises((BadPathError, BadRequestError)):
+    for bad in (
+        "ftp://x",
+        "nothing",
+        "skill://",
+        "skill://nobody",
+        Input("host:///tmp", mode="link"),
+        "workspace:///",
+    ):
+        with pytest.raises((BadPathError, BadRequestError, SkillNotFoundError)):
             session.stage_inputs([Input("workspace://work/there", to="work/first"), bad])
         assert session.stat("work/first") is None
 

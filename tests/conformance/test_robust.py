@@ -96,6 +96,7 @@ async def opened(executor: Executor, work: Callable[[AsyncExecutor, list[Sandbox
 @pytest.mark.parametrize("delay", [0, 0.02, 0.05, 0.2])
 def test_a_session_that_is_closed_while_it_starts_leaves_no_sandbox(executor: Executor, delay: float) -> None:
     """trpc-64"""
+
     async def work(made: AsyncExecutor, started: list[Sandbox]) -> None:
         session = made.session()
         run = asyncio.create_task(session.exec("sleep 20"))
@@ -111,6 +112,7 @@ def test_a_session_that_is_closed_while_it_starts_leaves_no_sandbox(executor: Ex
 
 def test_a_start_that_is_cancelled_costs_nobody_the_session(executor: Executor) -> None:
     """trpc-1.7.7, trpc-37"""
+
     async def work(made: AsyncExecutor, started: list[Sandbox]) -> None:
         session = made.session()
         first = asyncio.create_task(session.exec("echo first"))
@@ -157,3 +159,18 @@ def test_closing_an_executor_lets_go_of_every_thread(executor: Executor, delay: 
     made.close()
     with pytest.raises(SessionClosedError, match="the executor is closed"):
         made.session()
+
+
+def test_a_closed_executor_opens_nothing(runtime: str, executor: Executor) -> None:
+    """A session of it would be closed by nobody."""
+
+    async def work() -> None:
+        async with AsyncExecutor(runtime=runtime) as made:
+            assert made.session("open").id == "open"
+        for again in (lambda: made.session("late"), lambda: made.restore("late")):
+            with pytest.raises(BadRequestError, match="executor is closed"):
+                again()
+        with pytest.raises(BadRequestError, match="executor is closed"):
+            await made.choose_runtime()
+
+    asyncio.run(work())

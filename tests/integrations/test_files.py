@@ -100,7 +100,7 @@ def test_what_cannot_be_written(shared: Session) -> None:
     do(shared, removing("/tmp/full"))
 
 
-@pytest.mark.parametrize("path", ["", "a\0b"])
+@pytest.mark.parametrize("path", ["", "a\0b", "a\ud800"])
 def test_what_is_no_path(path: str) -> None:
     with pytest.raises(BadPathError):
         _ = reading(path, most=1).command

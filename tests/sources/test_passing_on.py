@@ -173,6 +173,15 @@ def test_of_two_skills_with_one_name_the_first_is_bundled(
     assert {name: one.document.description for name, one in found.items()} == {"a": "first", "b": "d"}
 
 
+def test_a_root_that_cannot_be_one_leaves_the_others(tmp_path: Path) -> None:
+    write_folder({"one/SKILL.md": skill("one")}, tmp_path / "good")
+    odd = ["a\0b", "http://NAME:SECRET@[::1/x", "file:///tmp/%00.zip", "git+https://[/x", "s3://[/x"]
+    repository = Repository([*odd, tmp_path / "good"])
+    assert [found.slug for found in repository.skills()] == ["one"]
+    assert len(repository.problems()) == len(odd)
+    assert "SECRET" not in str(repository.problems())
+
+
 def test_a_list_of_roots_is_parted_at_colons_that_are_not_of_an_address() -> None:
     """trpc-1.2.6."""
     for text, roots in {

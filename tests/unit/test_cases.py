@@ -178,6 +178,16 @@ MISTAKES = {
         6,
         "give either `returns` or `error`",
     ),
+    "an expectation that is not JSON": (
+        "cases:\n  - name: a\n    run: b\n    expect: {stdout: {json: {day: 2026-01-02}}}\n",
+        4,
+        "is not JSON: Object of type date",
+    ),
+    "no runtime at all": (
+        "cases:\n  - name: a\n    run: b\n    runtime: []\n",
+        4,
+        "runtime: Input should be 'local' or 'container'",
+    ),
     "a tag that its value does not fit": ("cases: !!bool maybe\n", 1, "is not YAML: 'maybe'"),
     "a number without digits": ("cases: !!int ''\n", 1, "is not YAML: "),
     "a time that is none": ("cases: !!timestamp noon\n", 1, "is not YAML: "),

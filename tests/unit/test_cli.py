@@ -411,6 +411,20 @@ def test_what_is_wrong_is_said_before_anything_starts(options: list[str], messag
     assert err.startswith(f"executor: error: {message}")
 
 
+def test_a_table_is_written_whatever_columns_are_said() -> None:
+    for columns in ("0", "1", "20", "many"):
+        status, out, err = invoke("skills", "list", "--skills", "skills", COLUMNS=columns)
+        assert (status, err) == (0, "")
+        assert "log-digest" in out
+
+
+def test_a_variable_that_is_nearly_a_setting_is_said() -> None:
+    words = ("skills", "list", "--skills", "skills")
+    status, _, err = invoke(*words, EXECUTOR_TIMEOT="5")
+    assert status == 0
+    assert err == "executor: warning: there is no setting 'EXECUTOR_TIMEOT'; is EXECUTOR_TIMEOUT meant?\n"
+
+
 def test_a_broken_settings_file_is_said() -> None:
     status, out, err = invoke("skills", "list", EXECUTOR_CONFIG="/nonexistent.yaml")
     assert (status, out) == (125, "")

@@ -557,6 +557,14 @@ def test_a_wrong_call_says_what_with_which_value_and_what_to_do(
     assert "\x1b" not in result.text + json.dumps(result.structured)
 
 
+def test_a_call_after_close_is_a_result(executor: AsyncExecutor) -> None:
+    tools = toolset(executor)
+    asyncio.run(tools.close())
+    result = call(tools, "skill_load", {"skill": "notes"})
+    assert error(result) == ":memory: has been closed"
+    assert result.structured["error"]["type"] == "StateError"
+
+
 def test_an_unknown_tool_is_a_result_that_names_the_tools(executor: AsyncExecutor) -> None:
     result = call(toolset(executor, profile="think"), "skill_load", {})
     assert error(result) == "there is no tool 'skill_load'"

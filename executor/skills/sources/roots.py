@@ -41,7 +41,7 @@ class UnusableSource(SkillSource):
 def open_sources(roots: Sequence[str | os.PathLike[str] | SkillSource]) -> tuple[SkillSource, ...]:
     """The sources in order, each once; nothing is fetched yet. Empty texts name no source."""
     folders = tuple(
-        Path(os.path.realpath(os.path.expanduser(os.fspath(root))))
+        Path(_real(os.fspath(root)))
         for root in roots
         if not isinstance(root, SkillSource) and os.fspath(root) and not scheme(os.fspath(root))
     )
@@ -50,7 +50,7 @@ def open_sources(roots: Sequence[str | os.PathLike[str] | SkillSource]) -> tuple
         if isinstance(root, SkillSource):
             found[f"{id(root)}"] = root
         elif text := os.fspath(root):
-            key = text if scheme(text) else os.path.realpath(os.path.expanduser(text))
+            key = text if scheme(text) else _real(text)
             if key not in found:
                 found[key] = open_source(text, trusted=folders)
     return tuple(found.values())
@@ -61,7 +61,20 @@ def open_source(root: str, *, trusted: Sequence[Path] = ()) -> SkillSource:
     try:
         return _open(root, trusted)
     except ExecutorError as error:
-        return UnusableSource(re.sub(r"(?<=://)[^/@]*@", "", root), error)
+        return UnusableSource(_shown(root), error)
+    except ValueError as error:  # half an IPv6 address, a zero byte in a path
+        return UnusableSource(_shown(root), SkillSourceError(f"{_shown(root)} cannot be one: {error}"))
+
+
+def _shown(root: str) -> str:
+    return re.sub(r"(?<=://)[^/@]*@", "", root)
+
+
+def _real(path: str) -> str:
+    try:
+        return os.path.realpath(os.path.expanduser(path))
+    except ValueError:
+        return path
 
 
 def scheme(root: str) -> str:
