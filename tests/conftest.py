@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,6 +20,14 @@ from executor import Executor, RuntimeUnavailableError, Session
 RUNTIMES = ("local", "container")
 REQUIRED = set(filter(None, os.environ.get("EXECUTOR_REQUIRE_RUNTIMES", "").split(",")))
 REPOSITORY = Path(__file__).parent.parent
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Sessions and fetched skills of the tests are kept apart from those of who runs them."""
+    folder = Path(tempfile.mkdtemp(prefix="executor-tests-"))
+    config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
+    os.environ["EXECUTOR_STATE_DIR"] = str(folder / "state")
+    os.environ["SKILLS_CACHE_DIR"] = str(folder / "cache")
 
 
 @pytest.fixture(scope="session", params=RUNTIMES)

@@ -77,7 +77,7 @@ async def lock(
     if not found.python and not found.node:
         specs = {**specs, "guessed": sorted(item.spec for item in [*python, *node])}
     return Lock(
-        target=target.model_copy(update={"executable": ""}),
+        target=target.model_copy(update={"executable": "", "node": target.node if packages else ""}),
         declared=specs,
         python=wheels,
         node=packages,

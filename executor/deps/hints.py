@@ -22,11 +22,21 @@ OFFICE = frozenset(
         "neato", "qpdf", "bun",
     )
 )  # fmt: skip
+OURS = frozenset(
+    (
+        "tool", "workspace-read", "workspace-list", "workspace-glob", "workspace-stat", "workspace-write",
+        "output-write",
+    )
+)  # fmt: skip
+"""Programs that a run has when it was granted something."""
+_NO_TOOLS = "this run was granted no tools: give it a grant (docs/bridge.md)"
 _NAME = r"([A-Za-z0-9_@][\w.@/+-]{0,99})"
 
 
 def _python(name: str, skill: str) -> str:
     top = name.split(".")[0]
+    if top == "skill_tools":
+        return _NO_TOOLS
     package = PYTHON_PACKAGES.get(top, (canonical(top),))[0]
     return f"there is no Python package {package!r} here. {_declare(package, 'requirements.txt', skill)}"
 
@@ -34,10 +44,14 @@ def _python(name: str, skill: str) -> str:
 def _node(name: str, skill: str) -> str:
     parts = name.split("/")
     package = "/".join(parts[:2]) if name.startswith("@") else parts[0]
+    if package == "skill-tools":
+        return _NO_TOOLS
     return f"there is no Node package {package!r} here. {_declare(package, 'package.json', skill)}"
 
 
 def _program(name: str, skill: str) -> str:
+    if name in OURS:
+        return _NO_TOOLS
     where = "images/office has it: executor images build office, then --image executor/office"
     if name not in OFFICE:
         where = "use an image that has it (--image), or a package that brings it"

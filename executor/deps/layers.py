@@ -34,6 +34,7 @@ from executor.places import data_dir
 from executor.runtimes.base import LAYERS
 from executor.settings import Settings
 
+LONGEST_BUILD = 86_400  # seconds; what is older and not complete is left of a build that died
 Mode = Literal["off", "locked", "auto"]
 
 
@@ -220,7 +221,7 @@ class LayerStore:
         for folder in (self.folder, self.compiled):
             with _listable(folder):
                 for entry in list(os.scandir(folder)) if folder.is_dir() else []:
-                    old = time.time() - entry.stat(follow_symlinks=False).st_mtime > 3600
+                    old = time.time() - entry.stat(follow_symlinks=False).st_mtime > LONGEST_BUILD
                     if old and not self.built(entry.name) and entry.path != str(self.compiled):
                         shutil.rmtree(entry.path, ignore_errors=True)
         return gone

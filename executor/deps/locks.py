@@ -89,7 +89,8 @@ class Lock(BaseModel):
         """Names the layer: everything that decides what is in it."""
         content = self.model_dump(mode="json", exclude={"declared", "node_folder"})
         content["target"].pop("executable")
-        content["target"]["node"] = content["target"]["node"].split(".")[0]
+        # A layer of Python does not depend on the image's Node.
+        content["target"]["node"] = content["target"]["node"].split(".")[0] if self.node else ""
         text = json.dumps(content, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()
 

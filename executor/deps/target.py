@@ -69,12 +69,12 @@ class Target(BaseModel):
         return {"os": "linux", "cpu": cpu, "libc": "musl" if self.libc == "musl" else "glibc"}
 
     def fits(self, other: Target) -> bool:
-        """Whether what was built for `other` works here."""
+        """Whether what was locked for this works on `other`. Without Node any Node will do."""
         return (self.python, self.machine, self.libc.split()[0]) == (
             other.python,
             other.machine,
             other.libc.split()[0],
-        ) and self.node.split(".")[0] == other.node.split(".")[0]
+        ) and (not self.node or self.node.split(".")[0] == other.node.split(".")[0])
 
 
 async def probe(bench: Workbench) -> Target:
