@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import dataclasses
 import sys
@@ -14,12 +13,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from executor.cli import console, options
-from executor.deps import LayerStore, building, locks
-from executor.deps.declared import Declared, declared
 from executor.errors import BadRequestError, DependencyError
 from executor.workspace.text import printable_name
 
 if TYPE_CHECKING:
+    from executor.deps import LayerStore, locks
+    from executor.deps.declared import Declared
     from executor.executor import AsyncExecutor
     from executor.skills.skill import Skill
 
@@ -71,6 +70,8 @@ def _lock(
     """Find exact versions and hashes, write them to executor.lock, and fetch the files."""
 
     async def one(desk: _Desk, name: str) -> None:
+        from executor.deps import building, locks
+
         skill = desk.skill(name)
         path, fetched = skill.path, skill.origin not in ("", str(skill.place))
         async with desk.bench() as bench:
@@ -115,6 +116,8 @@ def _build(
     """Build the layers of locked skills."""
 
     async def one(desk: _Desk, name: str) -> None:
+        from executor.deps import building
+
         path = desk.skill(name).path
         lock = desk.lock(path, _digest(path), name)
         began = time.monotonic()
@@ -202,6 +205,8 @@ def _each(
     image: str | None,
     quiet: bool,
 ) -> int:
+    import asyncio
+
     from executor.executor import AsyncExecutor
 
     async def all_of_them() -> None:
@@ -227,6 +232,7 @@ def _progress(name: str, quiet: bool) -> Iterator[Callable[[str], None]]:
 
 
 def _store() -> LayerStore:
+    from executor.deps import LayerStore
     from executor.settings import load
 
     return LayerStore.of_settings(load())
@@ -252,6 +258,7 @@ def _show_layers(json: bool) -> int:
 
 
 def _show_skills(names: list[str], roots: list[str] | None, json: bool) -> int:
+    from executor.deps.declared import declared
     from executor.settings import load
     from executor.skills.repository import Repository
 

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 
 from executor.deps import npm, pypi
-from executor.deps.declared import Declared, Wanted, canonical, declared
+from executor.deps.declared import Declared, Wanted, declared
 from executor.deps.layers import Layer, LayerStore, layer_of
 from executor.deps.locks import Lock, NodePackage, Wheel
 from executor.deps.offer import BENCH_LIMITS
@@ -22,6 +22,7 @@ from executor.deps.target import Target, Workbench, probe
 from executor.errors import DependencyError
 from executor.models import OutputLimits
 from executor.runtimes.base import LAYERS
+from executor.skills.packages import canonical
 
 _PYC = "work/pyc"
 Tell = Callable[[str], None]

@@ -21,7 +21,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 
 from executor.errors import ExecutorError
 from executor.skills.document import SkillDocument, parse
-from executor.skills.lint.packages import NODE_MODULES, PYTHON_MODULES, PYTHON_PACKAGES
+from executor.skills.packages import NODE_MODULES, PYTHON_MODULES, PYTHON_PACKAGES, canonical
 
 MAX_FILE = 1 << 20
 MAX_FILES = 2_000
@@ -496,11 +496,6 @@ def _guess_from_text(path: str, data: bytes, found: Declared) -> None:
 
 
 # --- small things -------------------------------------------------------------------------------------------
-
-
-def canonical(name: str) -> str:
-    """A package's name as PyPI compares them."""
-    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def _full(into: list[Wanted], where: str, found: Declared) -> bool:

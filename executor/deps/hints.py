@@ -8,8 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from executor.deps.declared import canonical
-from executor.skills.lint.packages import PYTHON_PACKAGES
+from executor.skills.packages import PYTHON_PACKAGES, canonical
 
 LOOKED_AT = 16 << 10  # bytes at the end of each stream
 MAX_HINTS = 3

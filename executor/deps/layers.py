@@ -27,7 +27,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 from executor.deps import locks
-from executor.deps.declared import declared
 from executor.deps.locks import Lock
 from executor.errors import DependencyError
 from executor.places import data_dir
@@ -153,6 +152,8 @@ class LayerStore:
         found = self.find_lock(skill, digest)
         if found is None:
             return None
+        from executor.deps.declared import declared  # whose parsers only a skill with a lock needs
+
         lock, path = found
         if path.parent == skill and not lock.answers(declared(skill).specs()):
             raise DependencyError(

@@ -8,7 +8,6 @@ from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 from executor.deps import locks
-from executor.deps.declared import declared
 from executor.deps.layers import Layer, LayerStore, Mode, layer_of
 from executor.deps.target import Workbench
 from executor.models import Limits
@@ -36,6 +35,9 @@ class Layers:
         return await asyncio.to_thread(self.store.of, skill, digest)
 
     async def _make(self, skill: Path, digest: str) -> None:
+        from executor.deps import building  # what only who builds needs
+        from executor.deps.declared import declared
+
         found = self.store.find_lock(skill, digest)
         lock = found[0] if found is not None else None
         if lock is None and (await asyncio.to_thread(declared, skill)).empty:
@@ -43,8 +45,6 @@ class Layers:
         layer = layer_of(lock) if lock is not None else None
         if lock is not None and (layer is None or self.store.built(layer.digest)):
             return
-        from executor.deps import building  # what only who builds needs
-
         async with self.bench() as bench:
             if lock is None:
                 lock = await building.lock(skill, bench, self.store)

@@ -16,11 +16,11 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from executor.deps.declared import canonical
 from executor.deps.locks import Wheel
 from executor.deps.programs import run
 from executor.deps.target import Target
 from executor.errors import DependencyError
+from executor.skills.packages import canonical
 
 _WHEELS_ONLY = ("--only-binary", ":all:", "--no-progress", "--color", "never")
 _INDEXES = ("UV_INDEX", "UV_EXTRA_INDEX_URL", "UV_DEFAULT_INDEX", "UV_INDEX_URL")

@@ -5,7 +5,7 @@
     front.py     the front matter with line numbers
     text.py      rules about SKILL.md
     tree.py      rules about the folder
-    scripts.py   rules about scripts; packages.py has the names that it needs
+    scripts.py   rules about scripts; skills/packages.py has the names that it needs
     fixes.py     the mechanical repairs
     formats.py   findings as text, JSON, GitHub annotations and SARIF
 

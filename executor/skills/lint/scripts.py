@@ -19,7 +19,8 @@ from executor.errors import SkillUnreadableError
 from executor.skills.document import parse
 from executor.skills.lint import fixes
 from executor.skills.lint.folder import Entry, SkillFolder, lines_of, read_regular
-from executor.skills.lint.packages import (
+from executor.skills.packages import (
+    canonical,
     NODE_MODULES,
     NODE_NETWORK,
     PYTHON_MODULES,
@@ -115,11 +116,6 @@ def _start(entry: Entry, data: bytes, finding: _Make) -> Iterator[Finding]:
 
 
 # --- what is declared ---------------------------------------------------------------------------------------
-
-
-def canonical(name: str) -> str:
-    """A package's name as PyPI compares them."""
-    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 @dataclass

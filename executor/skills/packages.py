@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 
 # fmt: off
@@ -89,3 +90,8 @@ SHELL_INSTALLERS = {
     "pip": "install", "pip3": "install", "npm": "install", "pnpm": "install", "yarn": "add", "apt": "install",
     "apt-get": "install", "git": "clone", "conda": "install", "cargo": "install", "go": "install",
 }  # fmt: skip
+
+
+def canonical(name: str) -> str:
+    """A package's name as PyPI compares them."""
+    return re.sub(r"[-_.]+", "-", name).lower()
