@@ -113,4 +113,6 @@ BASH_C := bash -eu -o pipefail -c
 	@$(IMAGES) --target container --target local
 	@$(MAKE) .lint
 	@echo "== pytest"
-	@$(BIN)/pytest $(PYTEST_ARGS)
+	@$(BIN)/pytest $(PYTEST_ARGS) --ignore tests/integrations
+	@echo "== pytest, frameworks"
+	@$(BIN)/pytest $(PYTEST_ARGS) tests/integrations  # apart: some of them patch the event loop of their process
