@@ -11,7 +11,8 @@ PYTHON := $(BIN)/python
 ENGINE := $(PYTHON) dev/engine.py run
 IMAGES := $(PYTHON) -m executor.images build base
 # Three at a time on two cores: most tests wait for a deadline or a start more than they compute.
-PYTEST_ARGS ?= -n 3 --dist loadfile
+# The order stays: files of many short tests come last, so that no worker is left alone with a long one.
+PYTEST_ARGS ?= -n 3 --dist loadfile --no-loadscope-reorder
 BENCH_ARGS ?=
 
 # The command that `make demo` shows.
@@ -38,7 +39,8 @@ test: setup-test ## everything CI checks, on both runtimes
 	@$(ENGINE) -- $(MAKE) --silent .test
 
 retest: setup-test ## only what failed the last time
-	@$(ENGINE) -- $(BIN)/pytest --last-failed --last-failed-no-failures none
+	@$(ENGINE) -- $(BASH_C) 'for part in "--ignore tests/integrations" tests/integrations; do \
+		$(BIN)/pytest --last-failed --last-failed-no-failures none $$part || [ $$? = 5 ]; done'
 
 lint: setup ## ruff and mypy
 	@$(MAKE) --silent .lint
@@ -108,11 +110,12 @@ BASH_C := bash -eu -o pipefail -c
 	@echo "== mypy"
 	@$(BIN)/mypy
 
+# The frameworks are tested apart, for some of them patch the event loop of their process.
 .test:
 	@echo "== images"
 	@$(IMAGES) --target container --target local
 	@$(MAKE) .lint
 	@echo "== pytest"
-	@$(BIN)/pytest $(PYTEST_ARGS) --ignore tests/integrations
-	@echo "== pytest, frameworks"
-	@$(BIN)/pytest $(PYTEST_ARGS) tests/integrations  # apart: some of them patch the event loop of their process
+	@failed=0; $(BIN)/pytest $(PYTEST_ARGS) --ignore tests/integrations || failed=1; \
+		echo "== pytest, frameworks"; \
+		$(BIN)/pytest $(PYTEST_ARGS) tests/integrations || failed=1; exit $$failed

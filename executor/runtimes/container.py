@@ -428,7 +428,7 @@ class ContainerRuntime(Runtime):
         uid = sandbox.slot.uid
         if spec.layers and not self.address.startswith("unix://"):  # it is a folder of this machine
             spec = dataclasses.replace(spec, layers="")
-        sandbox.facts = Facts(uid, uid, namespaces=self._host_namespaces(), layers=bool(spec.layers))
+        sandbox.facts = Facts(uid=uid, gid=uid, namespaces=self._host_namespaces(), layers=bool(spec.layers))
         for variable in config.get("Env") or []:
             if variable.startswith("PATH="):
                 sandbox.facts.path = variable[5:]

@@ -394,7 +394,12 @@ class LocalRuntime(Runtime):
         """Start bubblewrap, which waits. The stream's end that is ours, and what lets it go on."""
         if spec.layers and not _reachable(spec.layers):
             spec = dataclasses.replace(spec, layers="")
-        facts = Facts(INSIDE_UID, INSIDE_UID, namespaces=namespaces_of_host(), layers=bool(spec.layers))
+        facts = Facts(
+            uid=INSIDE_UID,
+            gid=INSIDE_UID,
+            namespaces=namespaces_of_host(),
+            layers=bool(spec.layers),
+        )
         sandbox.facts = facts
         ids: dict[str, object] = {}
         if os.geteuid() == 0:
