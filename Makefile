@@ -11,8 +11,7 @@ PYTHON := $(BIN)/python
 ENGINE := $(PYTHON) dev/engine.py run
 IMAGES := $(PYTHON) -m executor.images build base
 # Three at a time on two cores: most tests wait for a deadline or a start more than they compute.
-# The order stays: files of many short tests come last, so that no worker is left alone with a long one.
-PYTEST_ARGS ?= -n 3 --dist loadfile --no-loadscope-reorder
+PYTEST_ARGS ?= -n 3 --dist loadfile
 BENCH_ARGS ?=
 
 # The command that `make demo` shows.
