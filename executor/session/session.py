@@ -657,7 +657,8 @@ class AsyncSession:
         run = self._suspended.get(run_id)
         if run is None:
             raise BadRequestError(f"no run {run_id[:80]!r} waits for a decision")
-        return await self._waited(run, decisions)
+        result = await self._waited(run, decisions)
+        return _as_script(result) if run._bridge is not None and run._bridge.subject.script else result
 
     async def _launch(
         self, spec: RunSpec, slug: str | None, bridge: RunBridge | None = None, language: str | None = None
