@@ -22,7 +22,7 @@ from executor.models import ExecResult
 from executor.session import AsyncSession
 
 TIMEOUT = 120.0  # seconds for one file, be it the largest that a session can hold
-_SURROGATE = re.compile("[\ud800-\udfff]")  # no text, and refused in a command
+_SURROGATE = re.compile("[\ud800-\udc7f\udd00-\udfff]")  # the rest stand for bytes that are not UTF-8
 SLACK = 1 << 16  # a sandbox is believed no more than this beyond what was asked for
 
 # Runs inside, with nothing of the image's site or of the caller's environment. It says `errno N` on stderr.
