@@ -186,7 +186,7 @@ class _Desk:
 
     def skill(self, name: str) -> Skill:
         """A skill by its name in the roots, or by its folder."""
-        return self._executor.repository.find(Path(name) if "/" in name or name in (".", "..") else name)
+        return self._executor.repository.find(name)
 
     def lock(self, path: Path, digest: str, name: str) -> locks.Lock:
         """The lock of a skill; DependencyError without one."""
@@ -267,7 +267,7 @@ def _show_skills(names: list[str], roots: list[str] | None, json: bool) -> int:
     entries: list[dict[str, Any]] = []
     rows: list[tuple[str, ...]] = []
     for name in names:
-        skill = repository.find(Path(name) if "/" in name or name in (".", "..") else name)
+        skill = repository.find(name)
         said = declared(skill.path)
         state = _state(skill.path, said, store)
         entries.append({"skill": skill.slug, "state": state, **dataclasses.asdict(said)})

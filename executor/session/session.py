@@ -15,7 +15,7 @@ import re
 import secrets
 import signal
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -489,11 +489,18 @@ class AsyncSession:
                 self._suspended[run.run_id] = run
             raise
         if result.status == "awaiting_approval":
+            if run._bridge is not None and run._bridge.subject.script:  # of which nothing else is known yet
+                result = ScriptResult(**result.model_dump())
             self._suspended[run.run_id] = run
             result.pending = [
                 WaitingCall(**{name: getattr(request, name) for name in WaitingCall.model_fields})
                 for request in run.pending
             ]
+        return result
+
+    async def _script_waited(self, run: AsyncRun) -> ScriptResult:
+        result = await self._waited(run)
+        assert isinstance(result, ScriptResult)
         return result
 
     async def _bring(
@@ -550,7 +557,7 @@ class AsyncSession:
             on_output=on_output,
             max_output=max_output,
         )
-        return _as_script(await self._waited(run))
+        return await self._script_waited(run)
 
     async def start_script(
         self,
@@ -594,14 +601,31 @@ class AsyncSession:
         before = await self._made() if outputs is None else {}
         handle = await self._launch_script(spec, plan, bridge, extra, where, args)
 
+        async def bring(found: ExecResult) -> None:
+            if outputs is None:
+                await self._bring_made(found, before, slug, spec.run_id, output_limits)
+            elif patterns:
+                await self._bring(found, patterns, slug, spec.run_id, output_limits)
+
+        return self._script_run(handle, plan, bridge, slug, limit, started, bring)
+
+    def _script_run(
+        self,
+        handle: RunHandle,
+        plan: scripts.Plan,
+        bridge: RunBridge,
+        slug: str | None,
+        limit: int,
+        started: float,
+        bring: Callable[[ExecResult], Awaitable[None]],
+    ) -> AsyncRun:
+        """A script or code that was started. `bring` puts the files into the result it ends with."""
+
         async def finish(found: ExecResult) -> ScriptResult:
             if handle.callback_error is not None:
                 raise handle.callback_error
             if _alive(handle):
-                if outputs is None:
-                    await self._bring_made(found, before, slug, spec.run_id, output_limits)
-                elif patterns:
-                    await self._bring(found, patterns, slug, spec.run_id, output_limits)
+                await bring(found)
             return scripts.result(found, plan, bridge)
 
         run = AsyncRun(self, handle, slug, limit, bridge, finish)
@@ -638,16 +662,11 @@ class AsyncSession:
         before = await self._made()
         handle = await self._launch_script(spec, plan, bridge, {**extra, name: content}, name, ())
 
-        async def finish(found: ExecResult) -> ScriptResult:
-            if handle.callback_error is not None:
-                raise handle.callback_error
-            if _alive(handle):
-                await self._bring_made(found, before, None, spec.run_id, None)
-            return scripts.result(found, plan, bridge)
+        async def bring(found: ExecResult) -> None:
+            await self._bring_made(found, before, None, spec.run_id, None)
 
-        run = AsyncRun(self, handle, None, limit, bridge, finish)
-        run.since(started)
-        return _as_script(await self._waited(run))
+        run = self._script_run(handle, plan, bridge, None, limit, started, bring)
+        return await self._script_waited(run)
 
     async def resume(self, run_id: str, decisions: Mapping[str, bool | Decision]) -> ExecResult:
         """Go on with a run of `exec`, `script` or `execute_code` whose result was `awaiting_approval`, and
@@ -657,8 +676,7 @@ class AsyncSession:
         run = self._suspended.get(run_id)
         if run is None:
             raise BadRequestError(f"no run {run_id[:80]!r} waits for a decision")
-        result = await self._waited(run, decisions)
-        return _as_script(result) if run._bridge is not None and run._bridge.subject.script else result
+        return await self._waited(run, decisions)
 
     async def _launch(
         self, spec: RunSpec, slug: str | None, bridge: RunBridge | None = None, language: str | None = None
@@ -912,11 +930,6 @@ class AsyncSession:
 def _alive(handle: RunHandle) -> bool:
     """Whether the sandbox of a run is still there."""
     return handle.channel.broken is None
-
-
-def _as_script(result: ExecResult) -> ScriptResult:
-    """Of a run that waits for a decision nothing is known yet that is a script's own."""
-    return result if isinstance(result, ScriptResult) else ScriptResult(**result.model_dump())
 
 
 def _check_globs(patterns: Sequence[str], skill: str | None, run_id: str) -> None:
