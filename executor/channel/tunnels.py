@@ -34,7 +34,6 @@ class Tunnel:
         self._closed = False
         self._gone = False
         self._more = asyncio.Event()
-        self._over = asyncio.Event()
 
     async def read(self) -> bytes:
         """What has come, at least one byte; b'' at the end. TunnelClosed when it breaks off."""
@@ -80,10 +79,6 @@ class Tunnel:
         self._channel.cut_answer(self.stream)
         self.moved()
 
-    async def delivered(self) -> None:
-        """Returns after `close`, when the client has taken everything or has gone."""
-        await self._over.wait()
-
     # -- what the channel calls --
 
     def event(self, event: wire.Event) -> None:
@@ -101,12 +96,10 @@ class Tunnel:
     def moved(self) -> None:
         """Something was written: look whether the stream is over."""
         if self._closed and not self._channel.is_open(self.stream):
-            self._over.set()
             self._channel.forget_call(self.stream)
 
     def failed(self) -> None:
         """The channel broke."""
         self._gone = self._closed = True
-        self._over.set()
         self._more.set()
         self.on_cancel()

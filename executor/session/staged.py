@@ -57,7 +57,7 @@ class StagedSkills:
         An unchanged one gets its links again, a changed one is replaced as a whole.
         """
         async with self._turn:
-            path = await asyncio.to_thread(lambda: skill.path)  # which may fetch it
+            path = skill.place if skill.fetch is None else await asyncio.to_thread(lambda: skill.path)
             folder = self._stager.skill(path, most_bytes=self._most_bytes)
             slug = skill.slug.encode()
             layer = await self._find_layer(channel, skill, folder.digest)
