@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 from pathlib import Path
 
 import platformdirs
@@ -21,6 +22,24 @@ def data_dir() -> Path:
     if sys.platform != "win32" and os.geteuid() == 0:
         return Path("/var/lib/executor")
     return platformdirs.user_data_path("executor")
+
+
+def replace_file(path: str | os.PathLike[str], data: bytes, mode: int = 0o644) -> None:
+    """Give a file this content and mode, whole or not at all: what was there stays until all of it is on the
+    disk. OSError.
+    """
+    target = Path(path)
+    descriptor, part = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name[:100]}.")
+    try:
+        with open(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(part, mode)
+        os.replace(part, target)
+    except BaseException:
+        os.unlink(part)
+        raise
 
 
 def cache_dir() -> Path:

@@ -29,7 +29,7 @@ from typing import Any, Literal
 from executor.deps import locks
 from executor.deps.locks import Lock
 from executor.errors import DependencyError
-from executor.places import data_dir
+from executor.places import data_dir, replace_file
 from executor.runtimes.base import LAYERS
 from executor.settings import Settings
 
@@ -189,10 +189,7 @@ class LayerStore:
                 f"{place.rpartition('node_modules/')[2]} {item.version}" for place, item in lock.node.items()
             ],
         }
-        path = self._records / f"{lock.digest}.json"
-        part = path.with_suffix(f".{os.getpid()}")
-        part.write_text(json.dumps(content))
-        os.replace(part, path)
+        replace_file(self._records / f"{lock.digest}.json", json.dumps(content).encode())
 
     def records(self) -> list[dict[str, Any]]:
         """Every layer's record, the one used last first; `used` is when, in seconds since the epoch."""

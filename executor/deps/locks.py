@@ -11,7 +11,6 @@ import json
 import os
 import re
 import stat
-import tempfile
 from pathlib import Path
 from typing import Annotated
 
@@ -19,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from executor.deps.target import Target
 from executor.errors import DependencyError
+from executor.places import replace_file
 
 FILE = "executor.lock"
 FORMAT = 1
@@ -139,14 +139,4 @@ def read(path: Path) -> Lock | None:
 def write(path: Path, lock: Lock) -> None:
     """Put a lock into a file, whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{FILE}-")
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(lock.text())
-            os.fchmod(file.fileno(), 0o644)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+    replace_file(path, lock.text().encode())

@@ -10,10 +10,10 @@ import json
 import os
 import re
 import stat
-import tempfile
 from collections.abc import Callable, Iterable
 
 from executor.errors import BadPathError
+from executor.places import replace_file
 from executor.skills.lint.rules import Finding, Fix
 
 Change = Callable[[bytes], bytes]
@@ -112,7 +112,7 @@ def _apply(full: str, fixes: list[Fix]) -> bool:
             mode = fix.mode(mode) if fix.mode else mode
         changed = after != before or mode != stat.S_IMODE(info.st_mode)
         if after != before:
-            _replace(full, after, mode)
+            replace_file(full, after, mode)
         elif changed:
             os.chmod(full, mode)
         for fix in fixes:
@@ -123,15 +123,3 @@ def _apply(full: str, fixes: list[Fix]) -> bool:
         return changed
     except OSError as error:
         raise BadPathError(f"{full!r} cannot be fixed: {error.strerror}") from error
-
-
-def _replace(full: str, data: bytes, mode: int) -> None:
-    handle, temporary = tempfile.mkstemp(dir=os.path.dirname(full) or ".", prefix=".lint-")
-    try:
-        with open(handle, "wb") as file:
-            file.write(data)
-        os.chmod(temporary, mode)
-        os.replace(temporary, full)
-    except BaseException:
-        os.unlink(temporary)
-        raise

@@ -14,6 +14,7 @@ import zipfile
 from pathlib import Path
 
 from executor.errors import BadPathError
+from executor.places import replace_file
 from executor.skills.skill import Skill
 from executor.skills.sources.bundle import folder_name, read_files
 
@@ -44,7 +45,7 @@ def write_file(target: Path, data: bytes, *, overwrite: bool = False) -> None:
     _check(target, overwrite)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        _replace_file(target, data)
+        replace_file(target, data)
     except OSError as error:
         raise _unwritable(target, error) from error
 
@@ -70,18 +71,6 @@ def zipped(skill: Skill) -> bytes:
             info.compress_type = zipfile.ZIP_DEFLATED
             archive.writestr(info, data)
     return packed.getvalue()
-
-
-def _replace_file(target: Path, data: bytes) -> None:
-    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-    try:
-        with open(handle, "wb") as file:
-            file.write(data)
-            os.fchmod(file.fileno(), 0o644)
-        os.replace(name, target)
-    except BaseException:
-        os.unlink(name)
-        raise
 
 
 def _replace_folder(target: Path, skill: Skill) -> None:
