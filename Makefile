@@ -4,6 +4,8 @@ SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
+# Compiled files are kept whatever the environment says: without them every command compiles all of its source anew.
+export PYTHONDONTWRITEBYTECODE :=
 
 BIN := .venv/bin
 PYTHON := $(BIN)/python
@@ -60,7 +62,9 @@ bench-peers: setup ## the same jobs by other packages, each in an environment of
 
 soak: setup ## the same, for a long time
 	@$(ENGINE) -- $(BASH_C) '$(IMAGES) && EXECUTOR_SOAK=1 $(BIN)/pytest tests/unit tests/hostile tests/faults $(PYTEST_ARGS) \
-		&& EXECUTOR_SOAK=1 $(BIN)/pytest tests/conformance/test_executor_test.py -k side_by_side --timeout 7200'
+		&& EXECUTOR_SOAK=1 $(BIN)/pytest tests/conformance/test_executor_test.py tests/conformance/test_deps.py \
+			-k "side_by_side or people_use" --timeout 7200 \
+		&& EXECUTOR_SOAK=1 $(BIN)/pytest tests/conformance/test_warm.py'
 
 test-office: setup-test ## build images/office (large) and test each of its tools on both runtimes
 	@$(ENGINE) -- $(BASH_C) '$(IMAGES) && $(PYTHON) -m executor.images build office \
@@ -113,7 +117,8 @@ BASH_C := bash -eu -o pipefail -c
 .test:
 	@echo "== images"
 	@$(IMAGES) --target container --target local
-	@$(MAKE) .lint
+	@$(BIN)/pytest --collect-only -q --ignore tests/integrations >/dev/null 2>&1 & \
+		$(MAKE) .lint; wait  # the tests are compiled meanwhile, once instead of by each worker
 	@echo "== pytest"
 	@failed=0; $(BIN)/pytest $(PYTEST_ARGS) --ignore tests/integrations || failed=1; \
 		echo "== pytest, frameworks"; \

@@ -149,6 +149,7 @@ class PrivateEngine:
         self.socket = self.run / "docker.sock"
         self.containerd_socket = self.run / "containerd.sock"
         self.host = f"unix://{self.socket}"
+        self.settings: dict[str, object] = {}  # for its daemon.json
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
@@ -214,11 +215,12 @@ class PrivateEngine:
 
     def start_dockerd(self, processes: dict[str, str]) -> None:
         """A dockerd beside the containerd in `processes`."""
-        empty = self.run / "daemon.json"  # the machine's own /etc/docker/daemon.json is not for this engine
-        empty.write_text("{}\n")
+        # The machine's own /etc/docker/daemon.json is not for this engine.
+        settings = self.run / "daemon.json"
+        settings.write_text(json.dumps(self.settings) + "\n")
         command = [
             "dockerd",
-            f"--config-file={empty}",
+            f"--config-file={settings}",
             f"--containerd={self.containerd_socket}",
             f"--data-root={self.state / 'docker'}",
             f"--exec-root={self.run / 'docker'}",

@@ -37,6 +37,7 @@ have mmdebstrap || missing+=(mmdebstrap)
 have dockerd || engine_answers || missing+=(docker.io)
 if [ "${1:-}" = test ]; then
     have jq || missing+=(jq)
+    have ssh || missing+=(openssh-client)
     have gawk || missing+=(gawk)
     have node || missing+=(nodejs)
     # A browser, to see that a report with hostile output stays inert.

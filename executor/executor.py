@@ -11,11 +11,11 @@ import os
 import re
 import secrets
 from collections.abc import AsyncIterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from executor.bridge import AuditLog, Grant
+from executor.bridge.audit import AuditLog
 from executor.deps import LayerStore
 from executor.deps.offer import BENCH_LIMITS, Layers
 from executor.errors import (
@@ -29,13 +29,18 @@ from executor.models import Limits
 from executor.runtimes.base import Runtime
 from executor.runtimes.pool import Pool
 from executor.runtimes.reaper import Reaper
-from executor.session import AsyncSession
+from executor.session import AsyncSession, request
+from executor.session.ahead import preparing
 from executor.session.box import sandbox_spec
 from executor.settings import PoolSettings, Settings, load
 from executor.skills.repository import Repository
 from executor.skills.sources.base import SkillSource
 from executor.workspace.checkpoint import Store
 from executor.workspace.snapshot import Snapshot
+from executor.workspace.staging import Stager
+
+if TYPE_CHECKING:
+    from executor.bridge import Grant
 
 _SESSION_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
@@ -72,7 +77,7 @@ class AsyncExecutor:
             given = {name: value for name, value in overrides.items() if value is not None}
             settings = Settings.model_validate({**settings.model_dump(), **given})
         self.settings = settings
-        self.repository = Repository(skills or settings.skills)
+        self.repository = Repository(skills or settings.skills, settings.sources)
         self.store = Store(settings.state_folder)
         """Where sessions are kept."""
         self.audit = AuditLog(settings.audit or None)
@@ -81,6 +86,7 @@ class AsyncExecutor:
         """What no run gets more than."""
         self.layers = Layers(LayerStore.of_settings(settings), settings.deps, self._bench)
         """Dependencies of skills: what a session gets of them."""
+        self._stager = Stager()
         self.why = ""
         """Which runtime was chosen and why, once it has been."""
         self._runtime: Runtime | None = runtime if isinstance(runtime, Runtime) else None
@@ -122,8 +128,20 @@ class AsyncExecutor:
 
     async def _pooled(self, runtime: Runtime, pool: PoolSettings) -> Pool:
         """The runtime behind a pool that has begun to fill."""
-        spec, _ = sandbox_spec("", pool.limits or self.settings.limits, self.settings)
-        made = Pool(runtime, spec, size=pool.size, most=pool.max, idle_ttl=pool.idle_ttl, wait=pool.wait)
+        for name in pool.skills:
+            await asyncio.to_thread(self.repository.named, name)
+        spec, _ = sandbox_spec("", pool.limits or self.settings.limits, self.settings, pool.skills)
+        made = Pool(
+            runtime,
+            spec,
+            size=pool.size,
+            most=pool.max,
+            idle_ttl=pool.idle_ttl,
+            wait=pool.wait,
+            prepare=preparing(self.settings, self.repository, self._stager, self.layers)
+            if pool.skills
+            else None,
+        )
         await made.check()
         return made
 
@@ -134,17 +152,20 @@ class AsyncExecutor:
         limits: Limits | None = None,
         grant: Grant | None = None,
         durable: bool = False,
+        warm: Sequence[str] | None = None,
     ) -> AsyncSession:
         """A session, started at its first use or by `async with`. The open one when the id is in use.
 
         `limits`: default `Settings.limits`. `grant`: what none of its runs gets more than. `durable`: it goes
         on with the files of its latest checkpoint if it has one, takes another after each run, and gets a
-        fresh sandbox when it loses its own; `limits` are then by default those it had. BadRequestError for an
-        id that is no plain name, for an open session with other limits, another grant or no durability, and
-        (at its first use) for a durable one that another process has open.
+        fresh sandbox when it loses its own; `limits` are then by default those it had. `warm`: modules that a
+        Python has imported before it is forked for a script, such as `["python:numpy,pandas"]`; default
+        `Settings.warm`. BadRequestError for an id that is no plain name, for an open session with other
+        limits, another grant, other warm interpreters or no durability, and (at its first use) for a durable
+        one that another process has open.
         """
         name = session_id if session_id is not None else secrets.token_hex(16)
-        return self._open(name, limits, grant, None, durable)
+        return self._open(name, limits, grant, None, durable, warm)
 
     def restore(
         self,
@@ -153,6 +174,7 @@ class AsyncExecutor:
         limits: Limits | None = None,
         grant: Grant | None = None,
         durable: bool = False,
+        warm: Sequence[str] | None = None,
     ) -> AsyncSession:
         """A session that begins with the files of the latest checkpoint under this id, in a fresh sandbox of
         this executor's runtime, whichever took it. Arguments as of `session`. BadRequestError when there is
@@ -169,7 +191,7 @@ class AsyncExecutor:
                 f"session {session_id!r} has no checkpoint in {self.store.folder}",
                 hint="Take one with session.checkpoint(), or `executor run --session`.",
             )
-        return self._open(session_id, limits, grant, snapshot, durable)
+        return self._open(session_id, limits, grant, snapshot, durable, warm)
 
     def _check_open(self) -> None:
         if self._closed:
@@ -182,6 +204,7 @@ class AsyncExecutor:
         grant: Grant | None,
         snapshot: Snapshot | None,
         durable: bool,
+        warm: Sequence[str] | None,
     ) -> AsyncSession:
         self._check_open()
         if self._runtime is None:
@@ -208,6 +231,11 @@ class AsyncExecutor:
                 raise BadRequestError(
                     f"session {name!r} is open with another grant", hint="Close it first, or use another id."
                 )
+            if warm is not None and request.warm(warm) != found.warm:
+                raise BadRequestError(
+                    f"session {name!r} is open with other warm interpreters",
+                    hint="Close it first, or use another id.",
+                )
             return found
         session = AsyncSession(
             name,
@@ -221,6 +249,8 @@ class AsyncExecutor:
             audit=self.audit,
             grants=(self.grant, grant),
             layers=self.layers,
+            stager=self._stager,
+            warm=self.settings.warm if warm is None else warm,
         )
         session.on_close = self._forget
         self._sessions[name] = session
@@ -230,7 +260,7 @@ class AsyncExecutor:
     async def _bench(self) -> AsyncIterator[AsyncSession]:
         """A session in which layers of dependencies are made: `executor.deps.building`."""
         self.layers.store.prepare()
-        async with self.session(limits=BENCH_LIMITS) as session:
+        async with self.session(limits=BENCH_LIMITS, warm=()) as session:
             yield session
 
     def _kept_limits(self, name: str) -> Limits | None:

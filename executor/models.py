@@ -39,6 +39,8 @@ def parse_size(value: Any) -> Any:
     return int(float(match[1]) * 1024 ** " kmgt".index(match[2].lower() or " "))
 
 
+# For what a process may never make one of: its checks are made with the first one.
+MADE_LATER = ConfigDict(defer_build=True)
 LARGEST = 1 << 50  # beyond every machine, and within what an engine and a kernel can read
 Size = Annotated[int, BeforeValidator(parse_size)]
 
@@ -59,7 +61,8 @@ class Limits(BaseModel):
     disk: Size = Field(256 << 20, ge=1 << 20, le=LARGEST)
     """Size of `/workspace`; `/skills` gets half as much again. Default 256 MiB."""
     inodes: int = Field(16384, ge=256, le=LARGEST)
-    """Files and folders in `/workspace`, and as many in `/skills`. Default 16,384."""
+    """Files and folders in `/workspace`, and as many in `/skills`; one for each 18 KiB of `memory` at most.
+    Default 16,384."""
     tmp: Size = Field(64 << 20, ge=1 << 20, le=LARGEST)
     """Size of `/tmp`. Default 64 MiB."""
     shm: Size = Field(64 << 20, ge=1 << 20, le=LARGEST)
@@ -81,8 +84,31 @@ class OutputLimits(BaseModel):
     """Content held in memory for all files together. Default 64 MiB."""
 
 
+class SourceLimits(BaseModel):
+    """What one source of skills may cost. Sizes are bytes or strings like `"256m"`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    download: Size = Field(64 << 20, ge=1, le=LARGEST)
+    """What is fetched: an archive, a bundle, the objects of a commit. Default 64 MiB."""
+    file: Size = Field(64 << 20, ge=1, le=LARGEST)
+    """One unpacked file. Default 64 MiB."""
+    total: Size = Field(256 << 20, ge=1, le=LARGEST)
+    """All unpacked files together. Default 256 MiB."""
+    entries: int = Field(50_000, ge=1, le=10_000_000)
+    """Files and folders. Default 50,000; the largest public collection of skills has 19,000."""
+    ratio: int = Field(100, ge=1, le=10_000)
+    """Bytes unpacked for each byte packed, once there are more than 4 MiB. Default 100; text has 3 to 20."""
+    seconds: float = Field(300.0, gt=0, le=86400)
+    """Seconds for a whole fetch. Default 300."""
+    idle: float = Field(30.0, gt=0, le=86400)
+    """Seconds for one answer of the other side. Default 30."""
+
+
 class Usage(BaseModel):
     """What a run used, as the sandbox's kernel counted it."""
+
+    model_config = MADE_LATER
 
     wall_ms: int = 0
     cpu_ms: int = 0
@@ -91,6 +117,8 @@ class Usage(BaseModel):
 
 class Sandboxed(BaseModel):
     """Values with names from a sandbox, which may hold lone surrogates: in JSON they are escaped."""
+
+    model_config = MADE_LATER
 
     def model_dump_json(self, *, indent: int | None = None, **options: Any) -> str:
         """As pydantic's, also for names that UTF-8 cannot hold."""
@@ -124,6 +152,8 @@ class OutputFile(Sandboxed):
 class FileInfo(BaseModel):
     """One entry of a session's files, as it is listed."""
 
+    model_config = MADE_LATER
+
     path: str
     """As `OutputFile.path`."""
     name: str
@@ -153,6 +183,8 @@ class Input:
 class StagedInput(BaseModel):
     """An input as it was brought in."""
 
+    model_config = MADE_LATER
+
     path: str
     """As `OutputFile.path`."""
     source: str
@@ -162,6 +194,8 @@ class StagedInput(BaseModel):
 
 class WaitingCall(BaseModel):
     """A call of a granted tool that waits for a decision."""
+
+    model_config = MADE_LATER
 
     call_id: str
     tool: str

@@ -7,8 +7,6 @@ import sys
 import tempfile
 from pathlib import Path
 
-import platformdirs
-
 
 def data_dir() -> Path:
     """Folder for what outlives a process: images' file systems, checkpoints, locks. It may not exist yet.
@@ -21,6 +19,8 @@ def data_dir() -> Path:
         return Path(chosen).absolute()
     if sys.platform != "win32" and os.geteuid() == 0:
         return Path("/var/lib/executor")
+    import platformdirs  # which reads files and asks the system, where nothing else says where
+
     return platformdirs.user_data_path("executor")
 
 
@@ -48,4 +48,8 @@ def cache_dir() -> Path:
     `$SKILLS_CACHE_DIR`, else `skills` in the user's cache folder.
     """
     chosen = os.environ.get("SKILLS_CACHE_DIR")
-    return Path(chosen).absolute() if chosen else platformdirs.user_cache_path("executor") / "skills"
+    if chosen:
+        return Path(chosen).absolute()
+    import platformdirs
+
+    return platformdirs.user_cache_path("executor") / "skills"

@@ -14,15 +14,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from executor.errors import BadRequestError
-from executor.models import Limits, OutputLimits, Size
+from executor.models import Limits, OutputLimits, Size, SourceLimits
 from executor.places import data_dir
 from executor.runtimes import options
 
 RuntimeName = Literal["auto", "container", "local", "kubernetes"]
+DEFAULT_ROOTS = ("./skills",)
 SHOWN = 200  # characters of a wrong value in an error
 _OTHERS = ("CONFIG", "DATA_DIR", "DEBUG", "MCP_TOKEN", "RUN_ID")
 """Variables `EXECUTOR_…` that are read and are no settings."""
@@ -47,6 +47,10 @@ class PoolSettings(BaseModel):
     0: never. Default 600."""
     limits: Limits | None = None
     """Limits of those that wait; a session with others gets one of its own. Default `Settings.limits`."""
+    skills: tuple[str, ...] = ()
+    """Skills that are staged in those that wait, so that a session has them at once. Every session that gets
+    such a sandbox can read them; one that begins with a checkpoint, or is durable, gets one of its own.
+    Default none."""
 
 
 class Settings(BaseModel):
@@ -69,6 +73,8 @@ class Settings(BaseModel):
     skills: tuple[str, ...] = ()
     """Where skills come from, the first one wins: folders, archives, git, buckets, bundles (docs/sources.md).
     Default `$SKILLS_ROOT`, then `./skills`."""
+    sources: SourceLimits = SourceLimits()
+    """What one of them may cost in bytes, files and seconds."""
     host_inputs: tuple[str, ...] = ()
     """Folders of this machine from which `host://` inputs may come. Default none. Only folders that no
     stranger writes to: what lies there is copied into sandboxes."""
@@ -100,6 +106,9 @@ class Settings(BaseModel):
     """File for the record of the calls of granted tools, as JSON lines. Default: kept in memory only."""
     pool: PoolSettings = PoolSettings()
     """Sandboxes started ahead. Default none."""
+    warm: tuple[str, ...] = ()
+    """Warm interpreters of a session that brings none, such as `python:numpy,pandas` (docs/performance.md).
+    Default none."""
 
     @field_validator("container_options")
     @classmethod
@@ -148,7 +157,7 @@ def load(overrides: Mapping[str, Any] | None = None, environ: Mapping[str, str] 
             origins[name] = "an argument"
     if not values.get("skills"):
         root = environ.get("SKILLS_ROOT")
-        values["skills"] = split_roots(root) if root else ("./skills",)
+        values["skills"] = split_roots(root) if root else DEFAULT_ROOTS
         origins["skills"] = "the variable SKILLS_ROOT"
     if not values.get("docker_host"):
         values["docker_host"] = environ.get("DOCKER_HOST", "")
@@ -223,16 +232,20 @@ def _from_file(path: Path) -> dict[str, Any]:
 
 def _from_text(name: str, text: str) -> Any:
     """A variable's text as the field's type: maps as YAML, lists split as paths are, the rest as it is."""
-    if name in ("container_options", "env", "limits", "outputs", "pool", "skill_env"):
+    if name in ("container_options", "env", "limits", "outputs", "pool", "skill_env", "sources"):
         return _from_yaml(text, f"EXECUTOR_{name.upper()}")
     if name == "skills":
         return split_roots(text)
+    if name == "warm":
+        return tuple(text.split())
     if name == "host_inputs":
         return tuple(folder for folder in text.split(os.pathsep) if folder)
     return text
 
 
 def _from_yaml(text: str, where: str) -> Any:
+    import yaml  # where a setting is written in it
+
     try:
         return yaml.safe_load(text)
     except Exception as error:  # a wrong `!!int` or `!!bool` makes PyYAML raise whatever comes of it

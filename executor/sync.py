@@ -13,13 +13,11 @@ import os
 import threading
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from pydantic import PrivateAttr
 
-from executor.bridge import ApprovalRequest, AuditLog, Decision, Grant
 from executor.bridge.code import MAX_CODE, Language
-from executor.bridge.scripts import ScriptResult, Style
 from executor.channel.runs import OnOutput
 from executor.deps.offer import Layers
 from executor.errors import BadRequestError, SessionClosedError
@@ -33,6 +31,10 @@ from executor.skills.repository import Repository
 from executor.skills.sources.base import SkillSource
 from executor.workspace.artifacts import ArtifactStore
 from executor.workspace.checkpoint import Store
+
+if TYPE_CHECKING:
+    from executor.bridge import ApprovalRequest, AuditLog, Decision, Grant
+    from executor.bridge.scripts import ScriptResult, Style
 
 T = TypeVar("T")
 R = TypeVar("R", bound=ExecResult)
@@ -257,6 +259,11 @@ class Session:
     def limits(self) -> Limits:
         """What it may use."""
         return self._inner.limits
+
+    @property
+    def warm(self) -> tuple[str, ...]:
+        """Modules of its warm interpreters."""
+        return self._inner.warm
 
     @property
     def audit(self) -> AuditLog:
@@ -627,10 +634,11 @@ class Executor:
         limits: Limits | None = None,
         grant: Grant | None = None,
         durable: bool = False,
+        warm: Sequence[str] | None = None,
     ) -> Session:
         """A session, started at its first use or by `with`. The open one when the id is in use."""
         self.choose_runtime()
-        options = {"limits": limits, "grant": grant, "durable": durable}
+        options = {"limits": limits, "grant": grant, "durable": durable, "warm": warm}
         return Session(self._loop, self._loop.call(self._inner.session, session_id, **options))
 
     def restore(
@@ -640,8 +648,9 @@ class Executor:
         limits: Limits | None = None,
         grant: Grant | None = None,
         durable: bool = False,
+        warm: Sequence[str] | None = None,
     ) -> Session:
         """A session that begins with the files of the latest checkpoint under this id."""
         self.choose_runtime()
-        options = {"limits": limits, "grant": grant, "durable": durable}
+        options = {"limits": limits, "grant": grant, "durable": durable, "warm": warm}
         return Session(self._loop, self._loop.call(self._inner.restore, session_id, **options))

@@ -19,16 +19,23 @@
     code.py       a text that calls tools
     mcp.py        the tools of an MCP server
 
-Nothing here imports a JSON Schema library, OpenTelemetry or the MCP SDK before it is needed.
+Nothing here imports a JSON Schema library, OpenTelemetry or the MCP SDK before it is needed; a part is itself
+imported when it is first asked for, as most runs are granted nothing.
 """
 
-from executor.bridge.approvals import ApprovalRequest, Decision, PolicyRequest
-from executor.bridge.audit import AuditLog
-from executor.bridge.codes import PublicToolError
-from executor.bridge.grant import BridgeLimits, Grant
-from executor.bridge.network import NetworkPolicy, NetworkRule, allow
-from executor.bridge.tools import ToolContext, ToolSpec, tool
-from executor.bridge.values import HostFile, SandboxFile
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from executor.bridge import clients, code, scripts
+    from executor.bridge.approvals import ApprovalRequest, Decision, PolicyRequest
+    from executor.bridge.audit import AuditLog
+    from executor.bridge.codes import PublicToolError
+    from executor.bridge.dispatch import RunBridge, Subject
+    from executor.bridge.grant import BridgeLimits, Grant, intersection
+    from executor.bridge.network import NetworkPolicy, NetworkRule, allow
+    from executor.bridge.tools import ToolContext, ToolSpec, tool
+    from executor.bridge.values import HostFile, SandboxFile, Values
 
 __all__ = [
     "ApprovalRequest",
@@ -41,9 +48,40 @@ __all__ = [
     "NetworkRule",
     "PolicyRequest",
     "PublicToolError",
+    "RunBridge",
     "SandboxFile",
+    "Subject",
     "ToolContext",
     "ToolSpec",
+    "Values",
     "allow",
+    "clients",
+    "code",
+    "intersection",
+    "scripts",
     "tool",
 ]
+
+_HOMES = {
+    "approvals": ("ApprovalRequest", "Decision", "PolicyRequest"),
+    "audit": ("AuditLog",),
+    "codes": ("PublicToolError",),
+    "dispatch": ("RunBridge", "Subject"),
+    "grant": ("BridgeLimits", "Grant", "intersection"),
+    "network": ("NetworkPolicy", "NetworkRule", "allow"),
+    "tools": ("ToolContext", "ToolSpec", "tool"),
+    "values": ("HostFile", "SandboxFile", "Values"),
+    "clients": (),
+    "code": (),
+    "scripts": (),
+}
+"""Module → the names of it that are also found here."""
+
+if not TYPE_CHECKING:  # so that a wrong name is one for mypy, too
+
+    def __getattr__(name: str) -> Any:
+        for module, names in _HOMES.items():
+            if name == module or name in names:
+                found = importlib.import_module(f"{__name__}.{module}")
+                return found if name == module else getattr(found, name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

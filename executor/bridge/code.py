@@ -7,10 +7,12 @@ that of its last expression. Node is a module with the same globals; the value i
 from __future__ import annotations
 
 import re
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from executor.bridge.scripts import Plan
 from executor.errors import BadRequestError
+
+if TYPE_CHECKING:
+    from executor.bridge.scripts import Plan
 
 Language = Literal["python", "node"]
 MAX_CODE = 64 << 10  # bytes, unless the caller says otherwise
@@ -30,6 +32,9 @@ _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})[ \t]*([^\s`]*)[^`\n]*")
 
 def plan(code: str, language: str, most: int) -> tuple[Plan, bytes]:
     """How the code is started, and its bytes. BadRequestError when it is too long or of another language."""
+    # Here, because `session.py` needs the constants above also when it runs no code.
+    from executor.bridge.scripts import Plan
+
     if language not in FILES:
         raise BadRequestError(f"code in {language!r} cannot be run", hint=f"One of {', '.join(FILES)}.")
     try:

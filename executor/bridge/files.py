@@ -5,12 +5,12 @@ from __future__ import annotations
 import base64
 import binascii
 import contextlib
-import os
 from collections.abc import Callable
 from typing import Any
 
 from executor.bridge.codes import BridgeError
 from executor.workspace import globs
+from executor.workspace.text import to_bytes
 
 MAX_LEVELS = 64
 SEEN = 20  # entries that a glob may look at, in multiples of those that it may return
@@ -29,7 +29,7 @@ def components(path: str) -> list[str]:
     """Components of a path below the root. BridgeError BAD_PATH for one that leads out or is malformed."""
     parts = [part for part in path.split("/") if part not in ("", ".")]
     try:
-        os.fsencode(path)
+        to_bytes(path)
     except UnicodeEncodeError:
         parts = [".."]
     if path.startswith("/") or ".." in parts or "\0" in path or len(parts) > MAX_LEVELS:

@@ -13,13 +13,15 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, Field
 
-from executor.bridge.dispatch import RunBridge
 from executor.errors import BadPathError, BadRequestError
-from executor.models import ExecResult
+from executor.models import MADE_LATER, ExecResult
+
+if TYPE_CHECKING:
+    from executor.bridge.dispatch import RunBridge
 
 Style = Literal["auto", "function", "cli"]
 MAX_SCRIPT = 4 << 20  # bytes of a script
@@ -43,6 +45,8 @@ CONTEXT_NAMES = ("ctx", "_ctx", "context", "_context")
 class ToolCall(BaseModel):
     """One call of a tool by a script."""
 
+    model_config = MADE_LATER
+
     call_id: str
     name: str
     ok: bool
@@ -53,6 +57,8 @@ class ToolCall(BaseModel):
 
 class ScriptError(BaseModel):
     """An exception that a function did not catch."""
+
+    model_config = MADE_LATER
 
     code: str
     """Its class."""

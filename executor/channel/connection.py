@@ -41,7 +41,7 @@ HIGH_WATER = 1 << 20  # queued bytes of a channel at which its producer waits
 class Channel:
     """The host end of one sandbox's stream. Use it from one event loop only."""
 
-    def __init__(self, sandbox: Sandbox, on_broken: Callable[[ExecutorError], None] | None = None) -> None:
+    def __init__(self, sandbox: Sandbox) -> None:
         self.sandbox = sandbox
         self._stream = sandbox.stream
         self._connection = wire.Connection(wire.HOST)
@@ -50,12 +50,14 @@ class Channel:
         self._calls: dict[int, CallRequest | Tunnel] = {}
         self._answered: set[CallRequest | Tunnel] = set()
         self._hello: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
-        self._on_broken = on_broken
+        self._on_broken: Callable[[ExecutorError], None] | None = None
         self._heard = time.monotonic()
         self._heartbeat: asyncio.Task[None] | None = None
         self._drained: asyncio.Future[None] | None = None
         self._flushing = False
         self.broken: ExecutorError | None = None
+        self.starved = False
+        """The kernel killed for memory in it; whoever runs something next may want to look (`Box.to_run`)."""
         self.python = ""
         """Version of the Python that runs the guest, which is the image's."""
 
@@ -92,6 +94,12 @@ class Channel:
             raise
         self.python = str(body["python"])[:20]
         self._heartbeat = asyncio.get_running_loop().create_task(self._beat())
+
+    def hand_over(self, sandbox: Sandbox, on_broken: Callable[[ExecutorError], None]) -> None:
+        """It is a session's now, which is told when it breaks. SandboxStartError if it has already."""
+        self.sandbox, self._on_broken = sandbox, on_broken
+        if self.broken is not None:
+            raise SandboxStartError(f"the sandbox ended before it was used: {self.broken.message}")
 
     def close(self) -> None:
         """Close the stream; the guest ends itself and all it started. Pending requests fail."""
@@ -273,6 +281,11 @@ class Channel:
         self._flushing = False
         self.flush()
 
+    @property
+    def runs(self) -> int:
+        """Runs under way."""
+        return sum(isinstance(request, RunHandle) for request in self._requests.values())
+
     def forget(self, stream: int) -> None:
         """The request has its answer."""
         self._requests.pop(stream, None)
@@ -350,6 +363,8 @@ class Channel:
             "head": [-1, -1] if streaming or spec.output_limit is not None else list(spec.head),
             "tail": list(spec.tail),
         }
+        if spec.warm:
+            body |= {"warm": list(spec.warm), "only_warm": spec.only_warm}
         if (door := spec.door) is not None:
             body["bridge"] = {
                 "name": door.name,
@@ -439,10 +454,15 @@ class Channel:
             await self.send(request.stream, wire.CONTENT, b"".join(batch), end=True, doing="write")
             await self._reply(request, "write")
 
-    async def list_files(self, paths: list[bytes], *, recursive: bool = True) -> Listing:
-        """Everything below the folders, links named and not followed."""
+    async def list_files(
+        self, paths: list[bytes], *, recursive: bool = True, unlock: bool = False
+    ) -> Listing:
+        """Everything below the folders, links named and not followed. `unlock`: while no run is under way,
+        also what the modes of its folders hide from their owner; `get_files` has the same.
+        """
         reader = ListingReader(paths)
-        await self._ask({"op": "list", "recursive": recursive}, paths, reader.item, "list")
+        body = {"op": "list", "recursive": recursive, **({"unlock": True} if unlock else {})}
+        await self._ask(body, paths, reader.item, "list")
         self._finish(reader)
         return reader.listing
 
@@ -455,13 +475,14 @@ class Channel:
         chunk: Callable[[bytes], None],
         end: Callable[[int], None],
         links: bool = False,
+        unlock: bool = False,
     ) -> None:
         """Read files, each at most `limit` bytes. The callbacks get each in the order asked for.
 
         With `links` a link comes as a LINK record with its target for content; else it is an error.
         """
         reader = ContentReader(paths, limit, begin, chunk, end, links=links)
-        body = {"op": "get", "limit": limit, "links": links}
+        body = {"op": "get", "limit": limit, "links": links, **({"unlock": True} if unlock else {})}
         await self._ask(body, paths, reader.item, "read")
         self._finish(reader)
 

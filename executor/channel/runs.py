@@ -50,6 +50,10 @@ class RunSpec:
     """Its bridge; None for a run that is granted nothing."""
     output_limit: int | None = None
     """Kill the run when stdout or stderr exceeds this many bytes."""
+    warm: tuple[str, ...] = ()
+    """Modules that a Python which is forked for it may have imported before."""
+    only_warm: bool = False
+    """Nothing is run: a warm interpreter for such runs is begun."""
 
 
 class ExitReport(BaseModel):
@@ -70,6 +74,8 @@ class ExitReport(BaseModel):
     left: int = Field(0, ge=0, lt=1 << 31)
     stdout: int = Field(0, ge=0, lt=1 << 62)
     stderr: int = Field(0, ge=0, lt=1 << 62)
+    notice: str = Field("", max_length=2000)
+    """Why there is no warm interpreter."""
 
     @model_validator(mode="after")
     def _one_end(self) -> ExitReport:
@@ -240,6 +246,7 @@ class RunHandle:
                 self._exit = ExitReport.model_validate(event.body)
             except ValueError as error:
                 raise ProtocolError(f"the guest's EXIT is malformed: {str(error)[:200]}") from None
+            self._channel.starved |= self._exit.oom > 0
             self._revoke("the run ended")
         self._finish_if_over()
 

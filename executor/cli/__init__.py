@@ -1,8 +1,10 @@
 """The command line: `executor run|test|skills|images|doctor`.
 
-    app.py        the commands, their options and help; from words to an action to an exit status
+    app.py        the list of commands; from words to an action to an exit status
+    options.py    the options that several commands have
     arguments.py  option values to what the library takes; pure, but for looking whether a file exists
-    run.py        `run`: stage, execute, bring files back
+    running.py    `run`: its options and help
+    run.py        what it does: stage, execute, bring files back
     script.py     `script`: the same for a skill's script with a JSON input
     relay.py      a script's output on its way to this process's stdout and stderr
     skills.py     `skills list|show`
@@ -16,7 +18,8 @@
     console.py    everything this program itself says
     signals.py    Ctrl-C and SIGTERM
 
-Nothing here imports an engine's SDK, YAML or the library itself before a command needs it.
+Only the module of the command that the words name is imported, and an engine's SDK, YAML or the library
+itself where it needs them: imports are most of the time that a command takes.
 """
 
 from executor.cli.app import main

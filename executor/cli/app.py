@@ -1,4 +1,4 @@
-"""The commands: their options, their help, and how every end of them becomes an exit status.
+"""The list of commands, and how every end of them becomes an exit status.
 
 Parsing comes first and does nothing but make an action; the action runs outside of the parser, so that its
 errors, signals and broken pipes are met in one place, `main`.
@@ -7,292 +7,93 @@ errors, signals and broken pipes are met in one place, `main`.
 from __future__ import annotations
 
 import contextlib
-import enum
+import importlib
 import os
 import signal
 import sys
 import traceback
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Annotated, Any
 
 import typer
 
-from executor.cli import deps as deps_command
-from executor.cli import export as export_commands
-from executor.cli import lint as lint_command
-from executor.cli import mcp as mcp_command
-from executor.cli import options, sessions
-from executor.cli import script as script_command
-from executor.cli import shell as shell_command
-from executor.cli import test as test_command
-from executor.cli.arguments import BROKEN_PIPE, FAILED, RunRequest
+from executor.cli.arguments import BROKEN_PIPE, FAILED
 from executor.cli.signals import Interrupted, raising_on_signals
-from executor.errors import BadRequestError, ExecutorError
+from executor.errors import ExecutorError
 
 Action = Callable[[], int]
-HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
-STATUSES = """\
-Exit status: the script's own, 126 or 127 if it cannot be started, 128+N if signal N ended it; 124 after
---timeout; 137 out of memory; 125 if the executor itself failed, which includes wrong usage and files that
-could not be saved; 130 after Ctrl-C, 143 after SIGTERM, 141 when nobody reads the output any more."""
-
-
-class TargetChoice(enum.StrEnum):
-    """Values of --target."""
-
-    container = "container"
-    local = "local"
-
-
-app = typer.Typer(
-    name="executor",
-    help="Runs the scripts of Agent Skills in sandboxes without a network.",
-    epilog="""\b
+EPILOG = """\b
 Examples:
   executor doctor
   executor skills list
-  executor run sales-report --input sales.csv -- python3 scripts/report.py inputs/sales.csv""",
-    add_completion=False,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-    context_settings=HELP_OPTIONS,
-)
-skills_app = typer.Typer(help="Find and read skills.", rich_markup_mode=None, context_settings=HELP_OPTIONS)
-images_app = typer.Typer(help="What sandboxes run on.", rich_markup_mode=None, context_settings=HELP_OPTIONS)
-app.add_typer(skills_app, name="skills")
-app.add_typer(images_app, name="images")
-app.add_typer(sessions.app, name="sessions")
+  executor run sales-report --input sales.csv -- python3 scripts/report.py inputs/sales.csv"""
+
+# First word → the module whose `register` adds it, and its line in the list of commands. Only the one that is
+# named is imported and made: the options of all of them would take longer than many a command.
+COMMANDS = {
+    "run": ("running", "Run a command with a skill in a sandbox."),
+    "doctor": ("diagnosis", "Check this machine and run something in every runtime that works."),
+    "shell": (
+        "shell",
+        "Open a shell with a skill in a sandbox, with the limits and the folders that its scripts get.",
+    ),
+    "script": ("script", "Run a skill's script: a function of its input, or a program."),
+    "test": ("test", "Run the cases in the `tests/*.yaml` of skills."),
+    "mcp": ("mcp", "Serve the skills and the sandbox to MCP clients; one sandbox for each connection."),
+    "skills": ("skills", "Find and read skills."),
+    "images": ("images", "What sandboxes run on."),
+    "sessions": ("sessions", "List, remove and move the sessions that are kept on this machine."),
+    "deps": ("deps", "Lock and build what skills need, so that they run without a network."),
+}
 
 
-@app.callback(invoke_without_command=True)
+def command_line(words: Sequence[str]) -> typer.Typer:
+    """The parser of these words: the command that they name is whole, the others are a line of help."""
+    app = typer.Typer(
+        name="executor",
+        help="Runs the scripts of Agent Skills in sandboxes without a network.",
+        epilog=EPILOG,
+        add_completion=False,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        add_help_option=False,  # `_top` has its own
+        context_settings={"help_option_names": ["-h", "--help"]},  # of every command below, too
+    )
+    app.callback(invoke_without_command=True)(_top)
+    named = next((word for word in words if not word.startswith("-")), "")
+    for name, (module, summary) in COMMANDS.items():
+        if name == named:
+            importlib.import_module(f"executor.cli.{module}").register(app)
+        else:
+            app.command(name, help=summary)(_another)
+    return app
+
+
+def _help(context: typer.Context, wanted: bool) -> None:
+    if wanted:
+        typer.echo(context.get_help())
+        raise typer.Exit
+
+
 def _top(
     context: typer.Context,
     version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+    # In place of typer's own, for which it imports pydantic.
+    _wanted: Annotated[
+        bool,
+        typer.Option("-h", "--help", help="Show this message and exit.", is_eager=True, callback=_help),
+    ] = False,
 ) -> None:
     if version:
         from executor import __version__
 
         typer.echo(f"executor {__version__}")
         raise typer.Exit
-    if context.invoked_subcommand is None:
-        typer.echo(context.get_help())
-        raise typer.Exit
+    _help(context, context.invoked_subcommand is None)
 
 
-@app.command(
-    "run",
-    epilog=f"""{STATUSES}
-
-\b
-Examples:
-  executor run sales-report --input sales.csv --save results -- python3 scripts/report.py inputs/sales.csv
-  executor run ./my-skill --timeout 10 -- 'scripts/a.sh | sort > $OUTPUT_DIR/sorted.txt'
-  executor run log-digest --stdin app.log --json -- bash scripts/digest.sh -
-  executor run my-skill --allow-net api.example.org --allow-net '*.cdn.org:443' -- python3 scripts/x.py
-  executor run my-skill --input data/:work/data --env LANG=de_DE.UTF-8 -- node scripts/x.mjs "two words"
-""",
-)
-def _run(
-    skill: options.Skill,
-    command: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="-- COMMAND...",
-            help="One word is a shell line; several are an argument vector, passed on unchanged.",
-            show_default=False,
-        ),
-    ] = None,
-    skills: options.Skills = None,
-    runtime: options.Runtime = None,
-    image: options.Image = None,
-    input_: options.Inputs = None,
-    output: options.Outputs = None,
-    save: options.Save = None,
-    overwrite: options.Overwrite = False,
-    html: options.Html = None,
-    env: options.Env = None,
-    allow_net: options.AllowNet = None,
-    stdin: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FILE|-",
-            help="What the script reads on stdin; - is this command's own, read to its end first. "
-            "[default: nothing]",
-            show_default=False,
-        ),
-    ] = None,
-    cwd: options.Cwd = None,
-    timeout: options.Timeout = None,
-    memory: options.Memory = None,
-    cpus: options.Cpus = None,
-    pids: options.Pids = None,
-    disk: options.Disk = None,
-    session: options.Session = None,
-    json: options.Json = False,
-    quiet: options.Quiet = False,
-) -> Action:
-    """Run a command with a skill in a sandbox.
-
-    The script's stdout and stderr come out as they are written; what the executor itself says goes to stderr.
-    """
-    if not command:
-        raise BadRequestError(
-            "there is no COMMAND", hint="Write it behind `--`: executor run SKILL -- python3 scripts/x.py"
-        )
-    request = RunRequest(
-        **options.request(
-            skill=skill,
-            words=tuple(command),
-            skills=skills,
-            runtime=runtime,
-            image=image,
-            inputs=input_,
-            outputs=tuple(output or ("out/**",)),
-            save=save,
-            overwrite=overwrite,
-            html=html,
-            env=env,
-            allow_net=allow_net,
-            stdin=stdin,
-            cwd=cwd,
-            timeout=timeout,
-            memory=memory,
-            cpus=cpus,
-            pids=pids,
-            disk=disk,
-            session=session,
-            json=json,
-            quiet=quiet,
-        )
-    )
-
-    def action() -> int:
-        from executor.cli.run import run
-
-        return run(request)
-
-    return action
-
-
-@skills_app.command(
-    "list",
-    epilog="""\b
-Examples:
-  executor skills list
-  executor skills list --skills ./skills --skills ~/more-skills --json""",
-)
-def _skills_list(skills: options.Skills = None, json: options.Json = False) -> Action:
-    """List the skills of the roots, then what cannot be used and why."""
-    from executor.cli.skills import list_skills
-
-    return partial(list_skills, tuple(skills or ()), json=json)
-
-
-@skills_app.command(
-    "show",
-    epilog="""\b
-Examples:
-  executor skills show sales-report
-  executor skills show ./my-skill --json""",
-)
-def _skills_show(
-    name: Annotated[
-        str, typer.Argument(metavar="NAME", help="A skill's name in the roots, or the path of its folder.")
-    ],
-    skills: options.Skills = None,
-    json: options.Json = False,
-) -> Action:
-    """Show one skill: its front matter, what was odd about it, its files and its text."""
-    from executor.cli.skills import show_skill
-
-    return partial(show_skill, name, tuple(skills or ()), json=json)
-
-
-@images_app.command(
-    "build",
-    epilog="""\b
-Examples:
-  executor images build
-  executor images build --target local
-  executor images build base --base debian:bookworm-slim --target container""",
-)
-def _images_build(
-    name: Annotated[str, typer.Argument(metavar="[NAME]", help="A folder of images/.")] = "base",
-    target: Annotated[
-        list[TargetChoice] | None,
-        typer.Option(
-            help="For which runtime; repeatable. [default: all that can work here]", show_default=False
-        ),
-    ] = None,
-    base: Annotated[
-        str,
-        typer.Option(metavar="BASE", help="`debian` (made by mmdebstrap), an image to build on, or `auto`."),
-    ] = "auto",
-    refresh: Annotated[bool, typer.Option("--refresh", help="Take in new versions of the packages.")] = False,
-    network: Annotated[
-        str | None,
-        typer.Option(metavar="MODE", help="Network of a build on an image.", show_default=False),
-    ] = None,
-) -> Action:
-    """Build what is out of date."""
-    from executor.cli.images import build_image
-
-    targets = [choice.value for choice in target or ()]
-    return partial(build_image, name, targets, base, refresh=refresh, network=network)  # type: ignore[arg-type]
-
-
-@images_app.command(
-    "list",
-    epilog="""\b
-Examples:
-  executor images list
-  executor images list --json""",
-)
-def _images_list(json: options.Json = False) -> Action:
-    """List the built images, and whether they are up to date."""
-    from executor.cli.images import list_images
-
-    return partial(list_images, json=json)
-
-
-@app.command(
-    "doctor",
-    epilog="""Exit status: 0 when at least one runtime works, else 1.
-
-\b
-Examples:
-  executor doctor
-  executor doctor --json
-  executor doctor --reap""",
-)
-def _doctor(
-    json: options.Json = False,
-    reap: Annotated[
-        bool,
-        typer.Option(
-            "--reap", help="First remove what dead executors of this machine left: containers, cgroups."
-        ),
-    ] = False,
-) -> Action:
-    """Check this machine and run something in every runtime that works."""
-
-    def action() -> int:
-        from executor.cli.diagnosis import diagnose
-
-        return diagnose(json=json, reap=reap)
-
-    return action
-
-
-skills_app.command("lint", epilog=lint_command.EPILOG)(lint_command.command)
-skills_app.command("export", epilog=export_commands.EXPORT_EPILOG)(export_commands.export_command)
-skills_app.command("bundle", epilog=export_commands.BUNDLE_EPILOG)(export_commands.bundle_command)
-app.command("shell", epilog=shell_command.EPILOG)(shell_command.command)
-app.command("script", epilog=script_command.EPILOG)(script_command.command)
-app.command("test", epilog=test_command.EPILOG)(test_command.command)
-mcp_command.register(app)
-deps_command.register(app)
+def _another() -> None:
+    """What stands in the list for a command that the words do not name."""
 
 
 # --- from words to an exit status ---------------------------------------------------------------------------
@@ -300,13 +101,15 @@ deps_command.register(app)
 
 def parse(words: Sequence[str]) -> Action | int:
     """What the words ask for; an int when help or the version was printed. Typer raises for wrong usage."""
-    found = app(list(words), prog_name="executor", standalone_mode=False)
+    found = command_line(words)(list(words), prog_name="executor", standalone_mode=False)
     return found if callable(found) else int(found or 0)
 
 
 def main(words: Sequence[str] | None = None) -> int:
     """The command line. Returns the exit status, and raises nothing."""
     words = sys.argv[1:] if words is None else list(words)
+    # Looking for them reads the metadata of every installed package, and none has a part in what is done.
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     try:
         _keep_standard_streams()
         with raising_on_signals():
@@ -323,15 +126,11 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def _run_words(words: Sequence[str]) -> int:
-    from executor.cli import console, fetching
+    from executor.cli import console
 
     try:
         action = parse(words)
-        own = words[: words.index("--")] if "--" in words else words
-        quiet = bool({"-q", "--quiet"}.intersection(own))
-        fetching.show(warnings=not quiet)
-        fetching.tell_of_settings(quiet=quiet)
-        status = action if isinstance(action, int) else action()
+        status = action if isinstance(action, int) else _act(action, words)
         with console.writing_stdout():
             sys.stdout.flush()
         return status
@@ -353,6 +152,16 @@ def _run_words(words: Sequence[str]) -> int:
             what,
             "This is a fault of the executor; EXECUTOR_DEBUG=1 shows where.",
         )
+
+
+def _act(action: Action, words: Sequence[str]) -> int:
+    from executor.cli import fetching
+
+    own = words[: words.index("--")] if "--" in words else words
+    quiet = bool({"-q", "--quiet"}.intersection(own))
+    fetching.show(warnings=not quiet)
+    fetching.tell_of_settings(quiet=quiet)
+    return action()
 
 
 def _failed(words: Sequence[str], kind: str, message: str, hint: str) -> int:

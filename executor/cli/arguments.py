@@ -90,6 +90,35 @@ def command(words: Sequence[str]) -> str | list[str]:
     return words[0] if len(words) == 1 else list(words)
 
 
+def missing(roots: Sequence[str]) -> list[str]:
+    """The roots that are paths at which there is nothing."""
+    from executor.skills.sources.roots import scheme
+
+    return [
+        root for root in roots if root and not scheme(root) and not os.path.lexists(os.path.expanduser(root))
+    ]
+
+
+def roots(given: list[str] | None) -> list[str] | None:
+    """The values of --skills, as they are. BadRequestError for one that names nothing."""
+    for root in missing(given or ()):
+        raise BadRequestError(
+            f"--skills {root!r}: there is no such folder or file",
+            hint="Give a folder with skills in it, an archive, or an address (docs/sources.md).",
+        )
+    return given
+
+
+def again(roots: Sequence[str], runtime: str | None, image: str | None) -> str:
+    """These options for a command that a person may paste, with a blank in front; passwords are left out."""
+    from executor.skills.sources.roots import shown
+
+    words = [word for root in roots for word in ("--skills", shown(root))]
+    for option, value in (("--runtime", runtime), ("--image", image)):
+        words += [option, value] if value is not None else []
+    return "".join(f" {shlex.quote(word)}" for word in words)
+
+
 def split_input(
     text: str,
     *,

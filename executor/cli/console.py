@@ -12,14 +12,13 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 from executor.errors import ExecutorError
 from executor.workspace.text import printable, printable_name
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.text import Text
 
 PREFIX = "executor: "
 GAP = "  "  # between the columns of a table
@@ -33,7 +32,10 @@ STYLES = {
     "error": "bold red",
     "hint": "dim",
 }
-
+# Variables by which Rich takes for a terminal what is none.
+FORCING = ("FORCE_COLOR", "TTY_COMPATIBLE")
+Line = list[tuple[str, str]]
+"""Pieces of a line, each with its style."""
 
 stdout_is_closed = False
 """Nobody gave this process a stdout. What a script writes may be lost then; a JSON that was asked for not."""
@@ -71,19 +73,13 @@ def size(count: int) -> str:
 
 def say(text: str, *, kind: str = "") -> None:
     """One thing on stderr; `kind` is '', `warning`, `error` or `hint`."""
-    from rich.text import Text
-
     first, *more = printable(text).strip("\n").split("\n")
-    line = Text(PREFIX, style="dim")
-    if kind:
-        line.append(f"{kind}: ", style=STYLES[kind])
-    line.append(first)
-    for rest in more:
-        line.append(f"\n  {rest.strip()}")
+    lines = [[(PREFIX, "dim"), (f"{kind}: " if kind else "", STYLES.get(kind, "")), (first, "")]]
+    lines += [[(f"  {rest.strip()}", "")] for rest in more]
     glued = "\n" if _open_line else ""
     line_is_open(False)
     with contextlib.suppress(OSError):  # nobody reads it: that is no reason to fail
-        sys.stderr.write(glued + _laid_out(line, stderr=True) + "\n")
+        sys.stderr.write(glued + _laid_out(lines, sys.stderr) + "\n")
         sys.stderr.flush()
 
 
@@ -133,7 +129,6 @@ def table(headers: Sequence[str], rows: Sequence[Sequence[str]], *, clipped: str
     A cell that is one of `ok`, `warn`, `fail` gets its colour.
     """
     from rich.cells import cell_len, set_cell_size
-    from rich.text import Text
 
     lines = [list(headers), *([printable_name(cell) for cell in row] for row in rows)]
     widths = [max(cell_len(cell) for cell in column) for column in zip(*lines, strict=True)]
@@ -141,23 +136,31 @@ def table(headers: Sequence[str], rows: Sequence[Sequence[str]], *, clipped: str
         at = headers.index(clipped)
         room = _console(False).width - sum(widths) + widths[at] - len(GAP) * (len(widths) - 1)
         widths[at] = max(NARROWEST, min(widths[at], room))
-    rows_shown = []  # a row each: Rich looks at the whole of a text whenever it is added to
+    shown = []
     for number, line in enumerate(lines):
-        row = Text()
+        row: Line = []
         for cell, width in zip(line, widths, strict=True):
             if cell_len(cell) > width:
                 cell = set_cell_size(cell, width - 1).rstrip() + "…"
             style = STYLES.get(cell, "") if number else "bold"
-            row.append(cell, style).append(" " * (width - cell_len(cell)) + GAP)
-        row.rstrip()
-        rows_shown.append(row)
+            row += [(cell, style), (" " * (width - cell_len(cell)) + GAP, "")]
+        shown.append(row)
     with writing_stdout():
-        print(_laid_out(Text("\n").join(rows_shown)))
+        print(_laid_out(shown, sys.stdout))
 
 
-def _laid_out(what: Text, *, stderr: bool = False) -> str:
-    """With colours if the stream is a terminal. Rich does not write it: it ends on a broken pipe."""
-    console = _console(stderr)
-    with console.capture() as captured:
-        console.print(what, soft_wrap=True)
+def _laid_out(lines: Sequence[Line], stream: TextIO) -> str:
+    """With colours if the stream is a terminal, which takes Rich: it is not imported for anything else."""
+    if not stream.isatty() and not any(os.environ.get(name) for name in FORCING):
+        whole = ["".join(text for text, _ in line) for line in lines]
+        return "\n".join(line.expandtabs().rstrip() for line in whole)
+    from rich.text import Text
+
+    console = _console(stream is sys.stderr)
+    rows = []  # each by itself: Rich looks at the whole of a text whenever it is added to
+    for line in lines:
+        rows.append(Text.assemble(*line))
+        rows[-1].rstrip()
+    with console.capture() as captured:  # Rich does not write it: it ends on a broken pipe
+        console.print(Text("\n").join(rows), soft_wrap=True)
     return captured.get().rstrip("\n")

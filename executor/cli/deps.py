@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import shlex
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from executor.cli import console, options
+from executor.cli import arguments, console, options
 from executor.errors import BadRequestError, DependencyError
 from executor.workspace.text import printable_name
 
@@ -27,7 +28,6 @@ DAY = 86_400
 deps_app = typer.Typer(
     help="Lock and build what skills need, so that they run without a network.",
     rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},
 )
 Names = Annotated[
     list[str], typer.Argument(metavar="SKILL…", help="Names in the roots, or paths to folders.")
@@ -137,17 +137,22 @@ def _build(
 Examples:
   executor deps list
   executor deps list ./my-skill
-  executor deps list --json""",
+  executor deps list --all
+  executor deps list --skills ./skills --json""",
 )
 def _list(
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="[SKILL…]", help="What these need; default: every layer.")
+        list[str] | None,
+        typer.Argument(metavar="[SKILL…]", help="What these need; default with --skills: all of the roots."),
     ] = None,
     skills: options.Skills = None,
+    every: Annotated[bool, typer.Option("--all", help="What every skill of the roots needs.")] = False,
     json: options.Json = False,
 ) -> Action:
     """List the built layers, or what skills declare and whether it is locked and built."""
-    return lambda: _show_skills(names, skills, json) if names else _show_layers(json)
+    if names or skills or every:
+        return lambda: _show_skills(names or [], tuple(skills or ()), json)
+    return lambda: _show_layers(json)
 
 
 @deps_app.command(
@@ -192,7 +197,7 @@ class _Desk:
         """The lock of a skill; DependencyError without one."""
         found = self.store.find_lock(path, digest)
         if found is None:
-            raise DependencyError(f"{name!r} is not locked", hint=f"executor deps lock {name}")
+            raise DependencyError(f"{name!r} is not locked", hint="executor deps lock SKILL")
         return found[0]
 
 
@@ -207,12 +212,15 @@ def _each(
 ) -> int:
     import asyncio
 
+    from executor.deps.hints import naming
     from executor.executor import AsyncExecutor
+
+    again = arguments.again(skills or (), runtime, image)
 
     async def all_of_them() -> None:
         async with AsyncExecutor(skills=skills, runtime=runtime, image=image) as executor:
             for name in names:
-                with _progress(name, quiet) as say:
+                with _progress(name, quiet) as say, naming(shlex.quote(name) + again):
                     await one(_Desk(executor, quiet, say), name)
 
     asyncio.run(all_of_them())
@@ -257,17 +265,16 @@ def _show_layers(json: bool) -> int:
     return 0
 
 
-def _show_skills(names: list[str], roots: list[str] | None, json: bool) -> int:
+def _show_skills(names: list[str], roots: tuple[str, ...], json: bool) -> int:
+    """Those with these names, or all of the roots."""
+    from executor.cli.skills import open_repository
     from executor.deps.declared import declared
-    from executor.settings import load
-    from executor.skills.repository import Repository
 
-    repository = Repository(load({"skills": tuple(roots)} if roots else {}).skills)
+    repository = open_repository(roots)
     store = _store()
     entries: list[dict[str, Any]] = []
     rows: list[tuple[str, ...]] = []
-    for name in names:
-        skill = repository.find(name)
+    for skill in [repository.find(name) for name in names] if names else repository.skills():
         said = declared(skill.path)
         state = _state(skill.path, said, store)
         entries.append({"skill": skill.slug, "state": state, **dataclasses.asdict(said)})
@@ -281,12 +288,19 @@ def _show_skills(names: list[str], roots: list[str] | None, json: bool) -> int:
             del entry["node_lock"], entry["hashes"]
         console.out_json({"skills": entries})
         return 0
+    if not rows:
+        console.say("no skills in these roots")
+        return 0
     console.table(("SKILL", "STATE", "WHAT", "WHERE"), rows)
     return 0
 
 
 def _state(path: Path, said: Declared, store: LayerStore) -> str:
-    found = store.find_lock(path, _digest(path))
+    try:
+        found = store.find_lock(path, _digest(path))
+    except DependencyError as error:
+        said.notes.append(error.message)
+        return "lock cannot be used"
     if found is None:
         return "not locked" if not said.empty else "guesses only" if said.guesses else "needs nothing"
     lock = found[0]

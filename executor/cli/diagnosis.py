@@ -2,14 +2,45 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Annotated
 
-from executor.cli import console
+import typer
+
+from executor.cli import console, options
 from executor.cli.signals import until_interrupted
 
 if TYPE_CHECKING:
     from executor.doctor import Report, Trial
+
+EPILOG = """Exit status: 0 when at least one runtime works, else 1.
+
+\b
+Examples:
+  executor doctor
+  executor doctor --json
+  executor doctor --reap"""
+
+
+def command(
+    json: options.Json = False,
+    reap: Annotated[
+        bool,
+        typer.Option(
+            "--reap", help="First remove what dead executors of this machine left: containers, cgroups."
+        ),
+    ] = False,
+) -> Callable[[], int]:
+    """Check this machine and run something in every runtime that works."""
+
+    return partial(diagnose, json=json, reap=reap)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("doctor", epilog=EPILOG)(command)
 
 
 def diagnose(*, json: bool, reap: bool = False) -> int:

@@ -2,16 +2,77 @@
 
 from __future__ import annotations
 
+import enum
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any
 
-from executor.cli import console
+import typer
+
+from executor.cli import console, options
 from executor.workspace.text import printable_name
 
 if TYPE_CHECKING:
     from executor.images import Progress, Target
+
+images_app = typer.Typer(help="What sandboxes run on.", rich_markup_mode=None)
+
+
+class TargetChoice(enum.StrEnum):
+    """Values of --target."""
+
+    container = "container"
+    local = "local"
+
+
+@images_app.command(
+    "build",
+    epilog="""\b
+Examples:
+  executor images build
+  executor images build --target local
+  executor images build base --base debian:bookworm-slim --target container""",
+)
+def _images_build(
+    name: Annotated[str, typer.Argument(metavar="[NAME]", help="A folder of images/.")] = "base",
+    target: Annotated[
+        list[TargetChoice] | None,
+        typer.Option(
+            help="For which runtime; repeatable. [default: all that can work here]", show_default=False
+        ),
+    ] = None,
+    base: Annotated[
+        str,
+        typer.Option(metavar="BASE", help="`debian` (made by mmdebstrap), an image to build on, or `auto`."),
+    ] = "auto",
+    refresh: Annotated[bool, typer.Option("--refresh", help="Take in new versions of the packages.")] = False,
+    network: Annotated[
+        str | None,
+        typer.Option(metavar="MODE", help="Network of a build on an image.", show_default=False),
+    ] = None,
+) -> Callable[[], int]:
+    """Build what is out of date."""
+    targets = [choice.value for choice in target or ()]
+    return partial(build_image, name, targets, base, refresh=refresh, network=network)  # type: ignore[arg-type]
+
+
+@images_app.command(
+    "list",
+    epilog="""\b
+Examples:
+  executor images list
+  executor images list --json""",
+)
+def _images_list(json: options.Json = False) -> Callable[[], int]:
+    """List the built images, and whether they are up to date."""
+    return partial(list_images, json=json)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the group to the command line."""
+    app.add_typer(images_app, name="images")
 
 
 def build_image(

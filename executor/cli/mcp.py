@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import enum
 import os
 from collections.abc import Callable
@@ -83,6 +82,8 @@ def serve(
     options: dict[str, Any],
 ) -> int:
     """Serve until the client goes (stdio), or until a signal (HTTP). The exit status."""
+    import asyncio
+
     from executor.cli import console
     from executor.cli.signals import until_interrupted
     from executor.executor import AsyncExecutor

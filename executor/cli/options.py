@@ -11,6 +11,8 @@ from typing import Annotated, Any
 
 import typer
 
+from executor.cli import arguments
+
 
 class RuntimeChoice(enum.StrEnum):
     """Values of --runtime."""
@@ -20,8 +22,8 @@ class RuntimeChoice(enum.StrEnum):
     local = "local"
 
 
-def _option(*names: str, metavar: str | None = None, help: str) -> Any:
-    return typer.Option(*names, metavar=metavar, help=help, show_default=False)
+def _option(*names: str, metavar: str | None = None, help: str, **more: Any) -> Any:
+    return typer.Option(*names, metavar=metavar, help=help, show_default=False, **more)
 
 
 def _timeout(default: str) -> Any:
@@ -36,6 +38,7 @@ Skills = Annotated[
     _option(
         "--skills",
         metavar="ROOT",
+        callback=arguments.roots,
         help="Where skills come from: a folder, an archive (path or https:), git+https:, s3: or a bundle; "
         "repeatable, the first wins. [default: $SKILLS_ROOT, then ./skills]",
     ),

@@ -76,6 +76,7 @@ async def _run(
         image=request.image,
         pool=PoolSettings(),  # one session: nothing is to wait for a second one
     )
+    executor.layers.options = arguments.again(request.skills, request.runtime, request.image)
     limits = arguments.limits(executor.settings.limits, request.limits) if request.limits else None
     skill = executor.repository.find(request.skill)
     layout.working_folder(request.cwd, skill.slug)

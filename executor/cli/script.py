@@ -150,6 +150,11 @@ def command(
     return action
 
 
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("script", epilog=EPILOG)(command)
+
+
 def parse_input(text: str | None) -> Any:
     """The value of --input-json. BadRequestError when it is not JSON."""
     if text is None:

@@ -21,16 +21,15 @@ Action = Callable[[], int]
 HEADERS = ("session", "state", "runtime", "files", "size", "used", "skills", "last run")
 AGES = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 
-app = typer.Typer(
+sessions_app = typer.Typer(
     help="List, remove and move the sessions that are kept on this machine.",
     rich_markup_mode=None,
     no_args_is_help=True,
-    context_settings={"help_option_names": ["-h", "--help"]},
 )
 Id = Annotated[str, typer.Argument(metavar="ID", help="A session, as `executor sessions list` names it.")]
 
 
-@app.command(
+@sessions_app.command(
     "list",
     epilog="""State: `open` somewhere; `interrupted`: a run was under way as its process ended; `kept`: with
 files; `empty`: without; `loaded`: an agent has loaded skills in it, and nothing else is kept.
@@ -45,7 +44,7 @@ def _list(json: options.Json = False) -> Action:
     return partial(list_sessions, json=json)
 
 
-@app.command(
+@sessions_app.command(
     "rm",
     epilog="""\b
 Examples:
@@ -63,7 +62,7 @@ def _rm(
     return partial(remove_sessions, tuple(ids), force=force, json=json)
 
 
-@app.command(
+@sessions_app.command(
     "export",
     epilog="""\b
 Examples:
@@ -87,7 +86,7 @@ def _export(
     return partial(export, session, file or Path(f"{session}.tar.gz"), overwrite=overwrite, json=json)
 
 
-@app.command(
+@sessions_app.command(
     "import",
     epilog="""\b
 Examples:
@@ -105,7 +104,7 @@ def _import(
     return partial(take_in, file, session, json=json)
 
 
-@app.command(
+@sessions_app.command(
     "gc",
     epilog="""\b
 Examples:
@@ -114,6 +113,11 @@ Examples:
 def _gc(json: options.Json = False) -> Action:
     """Clear away contents that no session needs any more. It happens by itself now and then."""
     return partial(clear, json=json)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the group to the command line."""
+    app.add_typer(sessions_app, name="sessions")
 
 
 def list_sessions(*, json: bool) -> int:

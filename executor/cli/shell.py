@@ -15,6 +15,8 @@ import threading
 from collections.abc import AsyncGenerator, Callable, Iterator
 from typing import TYPE_CHECKING
 
+import typer
+
 from executor.cli import arguments, options, terminal
 from executor.cli.arguments import RunRequest
 from executor.errors import ExecutorError
@@ -91,6 +93,11 @@ def command(
         return run(request, _interact, screen=os.isatty(0))
 
     return action
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("shell", epilog=EPILOG)(command)
 
 
 async def _interact(

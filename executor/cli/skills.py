@@ -5,16 +5,20 @@ from __future__ import annotations
 import os
 import stat
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from executor.cli import console, fetching
+import typer
+
+from executor.cli import arguments, console, export, fetching, lint, options
+from executor.errors import BadRequestError
 from executor.workspace.text import printable_name
 
 if TYPE_CHECKING:
-    from executor.skills.repository import Repository, Skill
+    from executor.skills.repository import Problem, Repository, Skill
 
 CLIPPED = 100  # characters of a description in a list
 MOST_FILES = 1000  # shown of one skill
@@ -28,6 +32,49 @@ FIELDS = {
 }
 
 
+skills_app = typer.Typer(help="Find and read skills.", rich_markup_mode=None)
+
+
+@skills_app.command(
+    "list",
+    epilog="""\b
+Examples:
+  executor skills list
+  executor skills list --skills ./skills --skills ~/more-skills --json""",
+)
+def _skills_list(skills: options.Skills = None, json: options.Json = False) -> Callable[[], int]:
+    """List the skills of the roots, then what cannot be used and why."""
+    return partial(list_skills, tuple(skills or ()), json=json)
+
+
+@skills_app.command(
+    "show",
+    epilog="""\b
+Examples:
+  executor skills show sales-report
+  executor skills show ./my-skill --json""",
+)
+def _skills_show(
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="A skill's name in the roots, or the path of its folder.")
+    ],
+    skills: options.Skills = None,
+    json: options.Json = False,
+) -> Callable[[], int]:
+    """Show one skill: its front matter, what was odd about it, its files and its text."""
+    return partial(show_skill, name, tuple(skills or ()), json=json)
+
+
+skills_app.command("lint", epilog=lint.EPILOG)(lint.command)
+skills_app.command("export", epilog=export.EXPORT_EPILOG)(export.export_command)
+skills_app.command("bundle", epilog=export.BUNDLE_EPILOG)(export.bundle_command)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the group to the command line."""
+    app.add_typer(skills_app, name="skills")
+
+
 @dataclass(frozen=True)
 class ListedFile:
     """A file of a skill's folder. `link` is where a symbolic link points, else ''."""
@@ -39,18 +86,18 @@ class ListedFile:
 
 
 def list_skills(roots: Sequence[str], *, json: bool) -> int:
-    """The skills of the roots, then what cannot be used and why."""
+    """The skills of the roots, then what is hidden by another one, and what cannot be used and why."""
     fetching.show(warnings=False)  # all of them are in the list
     repository = open_repository(roots)
-    skills, problems = repository.skills(), repository.problems()
+    skills, told = repository.skills(), repository.problems()
+    hidden = [problem for problem in told if problem.hidden]
+    problems = [problem for problem in told if not problem.hidden]
     if json:
         console.out_json(
             {
                 "skills": [{**_head(skill), "description": skill.document.description} for skill in skills],
-                "problems": [
-                    {"path": str(problem.path), "origin": problem.where, "reason": problem.reason}
-                    for problem in problems
-                ],
+                "hidden": [_told(problem) for problem in hidden],
+                "problems": [_told(problem) for problem in problems],
             }
         )
         return 0
@@ -59,9 +106,10 @@ def list_skills(roots: Sequence[str], *, json: bool) -> int:
         console.table(("NAME", "DESCRIPTION", "PATH"), rows, clipped="DESCRIPTION")
     else:
         console.say("no skills in " + (", ".join(source.id for source in repository.sources) or "any root"))
-    if problems:
-        console.out(f"\n{len(problems)} {'problem' if len(problems) == 1 else 'problems'}:")
-        for problem in problems:
+    for word, found in (("hidden skill", hidden), ("problem", problems)):
+        if found:
+            console.out(f"\n{len(found)} {word}{'s' * (len(found) > 1)}:")
+        for problem in found:
             console.out(printable_name(f"  {problem.where}: {problem.reason}"))
     return 0
 
@@ -112,11 +160,24 @@ def show_skill(name: str, roots: Sequence[str], *, json: bool) -> int:
 
 
 def open_repository(roots: Sequence[str]) -> Repository:
-    """The repository of these roots, or of the default ones when there are none."""
-    from executor.settings import load
+    """The repository of these roots, or of the default ones when there are none.
+
+    BadRequestError when there is no root but such as do not exist; some that do not are warned of.
+    """
+    from executor.settings import DEFAULT_ROOTS, load
     from executor.skills.repository import Repository
 
-    return Repository(load({"skills": tuple(roots) or None}).skills)
+    settings = load({"skills": tuple(roots) or None})
+    if settings.skills != DEFAULT_ROOTS and (missing := arguments.missing(settings.skills)):
+        what = f"skills are to come from {', '.join(map(repr, missing))}, where there is nothing"
+        if len(missing) == len(settings.skills):
+            raise BadRequestError(what, hint="Look at SKILLS_ROOT and the setting skills, or give --skills.")
+        console.say(what, kind="warning")
+    return Repository(settings.skills, settings.sources)
+
+
+def _told(problem: Problem) -> dict[str, str]:
+    return {"path": str(problem.path), "origin": problem.where, "reason": problem.reason}
 
 
 def _head(skill: Skill) -> dict[str, str]:

@@ -150,6 +150,11 @@ def command(
     return partial(run_tests, request)
 
 
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("test", epilog=EPILOG)(command)
+
+
 def print_schema() -> int:
     """The JSON Schema of case files, on stdout."""
     from executor.testing import schema

@@ -12,6 +12,8 @@ import tempfile
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 
+from pydantic import ValidationError
+
 from executor.deps import npm, pypi
 from executor.deps.declared import Declared, Wanted, declared
 from executor.deps.layers import Layer, LayerStore, layer_of
@@ -77,13 +79,17 @@ async def lock(
     specs = found.specs()
     if not found.python and not found.node:
         specs = {**specs, "guessed": sorted(item.spec for item in [*python, *node])}
-    return Lock(
-        target=target.model_copy(update={"executable": "", "node": target.node if packages else ""}),
-        declared=specs,
-        python=wheels,
-        node=packages,
-        node_folder=found.node_folder,
-    )
+    try:
+        return Lock(
+            target=target.model_copy(update={"executable": "", "node": target.node if packages else ""}),
+            declared=specs,
+            python=wheels,
+            node=packages,
+            node_folder=found.node_folder,
+        )
+    except ValidationError as error:
+        why = error.errors()[0]["msg"]
+        raise DependencyError(f"what {skill.name!r} needs cannot be locked: {why}") from None
 
 
 def _check(found: Declared, name: str, guess: bool) -> None:
@@ -134,7 +140,7 @@ async def fetch(
         return
     found = await _answered(skill, lock)
     target = await probe(bench)
-    with tempfile.TemporaryDirectory(dir=store.cache, prefix="fetch-") as name:
+    with store.told(), tempfile.TemporaryDirectory(dir=store.cache, prefix="fetch-") as name:
         await in_thread(lambda: _unpack(lock, found, target, Path(name), store, False, tell))
 
 
@@ -160,7 +166,7 @@ async def build(
         raise DependencyError(
             f"the lock is for Python {lock.target.python} on {lock.target.machine} ({lock.target.libc}), and "
             f"this image has Python {target.python} on {target.machine} ({target.libc})",
-            hint=f"executor deps lock {skill.name}",
+            hint="executor deps lock SKILL",
         )
     with store.told():
         return await _built(lock, layer, found, target, bench, store, offline, tell)
@@ -204,7 +210,7 @@ async def _answered(skill: Path, lock: Lock) -> Declared:
     if not lock.answers(found.specs()):
         raise DependencyError(
             f"the lock is not what the skill {skill.name!r} declares by now",
-            hint=f"executor deps lock {skill.name}",
+            hint="executor deps lock SKILL",
         )
     return found
 

@@ -11,7 +11,6 @@ import json
 import os
 import re
 import stat
-import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +19,7 @@ from typing import Any
 from packaging.requirements import InvalidRequirement, Requirement
 
 from executor.errors import ExecutorError
+from executor.skills import toml
 from executor.skills.document import SkillDocument, parse
 from executor.skills.packages import NODE_MODULES, PYTHON_MODULES, PYTHON_PACKAGES, canonical
 
@@ -28,6 +28,7 @@ MAX_FILES = 2_000
 MAX_TOTAL = 32 << 20  # bytes of all these files
 MAX_WANTED = 1_000  # of each list; a skill with more than that is after something else
 MAX_LEVELS = 4
+MAX_CHAIN = 100  # files that one requirements file leads to with -r and -c
 SKIPPED = frozenset({".git", ".venv", "venv", "node_modules", "__pycache__", "out", "work", "inputs"})
 # Requirements that are for who works on the skill.
 _FOR_AUTHORS = re.compile(r"dev|test|doc|lint|ci\b", re.IGNORECASE)
@@ -164,6 +165,9 @@ def _requirements(
 ) -> None:
     if path in seen:
         return
+    if len(seen) == MAX_CHAIN:
+        found.refused.append(Refusal(path, f"more than {MAX_CHAIN} files lead to each other"))
+        return
     seen.add(path)
     text = re.sub(r"\\\r?\n", " ", data.decode("utf-8-sig", "replace"))
     for number, line in enumerate(text.splitlines(), 1):
@@ -219,8 +223,8 @@ def _python(text: str, where: str, found: Declared, into: list[Wanted] | None = 
 
 def _pyproject(path: str, data: bytes, found: Declared) -> None:
     try:
-        table = tomllib.loads(data.decode("utf-8"))
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
+        table = toml.loads(data.decode("utf-8"))
+    except ValueError as error:
         found.refused.append(Refusal(path, f"it is not TOML: {error}"))
         return
     project = _map(table.get("project"))
@@ -248,7 +252,7 @@ def poetry_range(text: str) -> str:
     """A range in Poetry's spelling (`^1.2`, `~1.2`, `1.*`, `*`) as a specifier; what is one already stays."""
     pieces = []
     for part in (piece.strip() for piece in text.split(",")):
-        match = re.fullmatch(r"([\^~]?)\s*v?(\d+(?:\.\d+)*)", part)
+        match = re.fullmatch(r"([\^~]?)\s*v?(\d{1,9}(?:\.\d{1,9}){0,9})", part, re.ASCII)
         if part in ("", "*"):
             continue
         if match is None:
@@ -276,8 +280,8 @@ def _script_block(path: str, data: bytes, found: Declared) -> None:
     for number, body in blocks[:1]:
         where = f"{path}:{number}"
         try:
-            table = tomllib.loads("\n".join(line[2:] for line in body))
-        except (tomllib.TOMLDecodeError, RecursionError) as error:
+            table = toml.loads("\n".join(line[2:] for line in body))
+        except ValueError as error:
             found.refused.append(Refusal(where, f"its script block is not TOML: {error}"))
             continue
         for item in _strings(table.get("dependencies")):
@@ -463,13 +467,12 @@ def _guess_node(files: dict[str, bytes], found: Declared) -> None:
         if not re.search(r"\.[cm]?[jt]sx?$", path):
             continue
         text = data.decode("utf-8", "replace")
-        for match in _JS_IMPORT.finditer(text):
+        for line, match in _numbered(_JS_IMPORT, text, "name"):
             parts = match["name"].split("/")
             name = "/".join(parts[:2]) if parts[0].startswith("@") else parts[0]
             if name.startswith("node:") or name in NODE_MODULES or name in seen:
                 continue
             seen.add(name)
-            line = text[: match.start()].count("\n") + 1
             if _NPM_NAME.fullmatch(name):
                 _node(name, "*", f"{path}:{line} (import)", found, found.guesses)
 
@@ -477,8 +480,8 @@ def _guess_node(files: dict[str, bytes], found: Declared) -> None:
 def _guess_from_text(path: str, data: bytes, found: Declared) -> None:
     """`pip install pypdf pdfplumber` in a text."""
     text = data.decode("utf-8", "replace")
-    for match in _INSTALL_LINE.finditer(text):
-        where = f"{path}:{text[: match.start('rest')].count(chr(10)) + 1} (install line)"
+    for line, match in _numbered(_INSTALL_LINE, text, "rest"):
+        where = f"{path}:{line} (install line)"
         for word in match["rest"].split():
             word = word.strip("'\"")
             if word.startswith("-") or not re.fullmatch(r"[@\w][\w.@/\[\]<>=~!^-]*", word):
@@ -496,6 +499,15 @@ def _guess_from_text(path: str, data: bytes, found: Declared) -> None:
 
 
 # --- small things -------------------------------------------------------------------------------------------
+
+
+def _numbered(pattern: re.Pattern[str], text: str, group: str) -> Iterator[tuple[int, re.Match[str]]]:
+    """The matches, each with the number of the line on which a group of it begins."""
+    line, at = 1, 0
+    for match in pattern.finditer(text):
+        line += text.count("\n", at, match.start(group))
+        at = match.start(group)
+        yield line, match
 
 
 def _full(into: list[Wanted], where: str, found: Declared) -> bool:

@@ -5,9 +5,11 @@ The output is a script's and proves nothing: a hint changes no result, and quote
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
+from executor.errors import DependencyError
 from executor.skills.packages import PYTHON_PACKAGES, canonical
 
 LOOKED_AT = 16 << 10  # bytes at the end of each stream
@@ -30,6 +32,16 @@ OURS = frozenset(
 """Programs that a run has when it was granted something."""
 _NO_TOOLS = "this run was granted no tools: give it a grant (docs/bridge.md)"
 _NAME = r"([A-Za-z0-9_@][\w.@/+-]{0,99})"
+
+
+@contextlib.contextmanager
+def naming(skill: str) -> Iterator[None]:
+    """Hints of errors say SKILL in their commands; further up they say `skill`, which is words of a shell."""
+    try:
+        yield
+    except DependencyError as error:
+        error.hint = re.sub(r"\bSKILL\b", lambda _match: skill, error.hint)
+        raise
 
 
 def _python(name: str, skill: str) -> str:
@@ -62,55 +74,58 @@ def _known_program(name: str, skill: str) -> str:
     return _program(name, skill) if name in OFFICE else ""
 
 
-def _installer(name: str, skill: str) -> str:
-    what = name or "what it needs"
-    return f"nothing can be installed without a network. {_declare(what, 'requirements.txt', skill)}"
+def _pip(name: str, skill: str) -> str:
+    return f"nothing can be installed without a network. {_declare(name, 'requirements.txt', skill)}"
+
+
+def _npm(_name: str, skill: str) -> str:
+    return f"nothing can be installed without a network. {_declare('what it needs', 'package.json', skill)}"
 
 
 def _network(_name: str, _skill: str) -> str:
-    return "there is no network here. Bring what it fetches with --input, or grant the hosts (docs/bridge.md)"
+    return (
+        "there is no network here. Bring what it fetches with --input, or grant its hosts: --allow-net HOST "
+        "(docs/bridge.md)"
+    )
 
 
 def _declare(package: str, file: str, skill: str) -> str:
-    name = skill or "SKILL"
-    return f"Declare {package} in {file}, then: executor deps lock {name} && executor deps build {name}"
+    return f"Declare {package} in {file}, then: executor deps lock {skill} && executor deps build {skill}"
 
 
-_TABLE: tuple[tuple[re.Pattern[str], Callable[[str, str], str]], ...] = tuple(
-    (re.compile(pattern), make)
-    for pattern, make in (
-        (rf"ModuleNotFoundError: No module named '{_NAME}'", _python),
-        (rf"No module named {_NAME}\s*\Z", _python),
-        (rf"Cannot find (?:module|package) '{_NAME}'", _node),
-        (r"Could not find a version that satisfies the requirement ([A-Za-z0-9][\w.-]{0,99})", _installer),
-        (r"No matching distribution found for ([A-Za-z0-9][\w.-]{0,99})", _installer),
-        (r"npm (?:error|ERR!) code (?:EAI_AGAIN|ENOTFOUND|ENOTCACHED|ECONNREFUSED)()", _installer),
-        (rf"(?:line \d+: |: |^){_NAME}: (?:command )?not found", _program),
-        (rf"No such file or directory: '{_NAME}'", _known_program),
-        (rf"spawn {_NAME} ENOENT", _program),
-        (rf"env: ['‘]?{_NAME}['’]?: No such file or directory", _program),
-        (
-            r"(?:Temporary failure in name resolution|Name or service not known|Could not resolve host"
-            r"|getaddrinfo E(?:AI_AGAIN|NOTFOUND)|nodename nor servname|[Nn]etwork is unreachable)()",
-            _network,
-        ),
-    )
+# As text: most runs do not fail, and `re` keeps what it has compiled.
+_TABLE: tuple[tuple[str, Callable[[str, str], str]], ...] = (
+    (rf"ModuleNotFoundError: No module named '{_NAME}'", _python),
+    (rf"No module named {_NAME}\s*\Z", _python),
+    (rf"Cannot find (?:module|package) '{_NAME}'", _node),
+    (r"Could not find a version that satisfies the requirement ([A-Za-z0-9][\w.-]{0,99})", _pip),
+    (r"No matching distribution found for ([A-Za-z0-9][\w.-]{0,99})", _pip),
+    (r"npm (?:error|ERR!) code (?:EAI_AGAIN|ENOTFOUND|ENOTCACHED|ECONNREFUSED)()", _npm),
+    (rf"(?:line \d+: |: |^){_NAME}: (?:command )?not found", _program),
+    (rf"No such file or directory: '{_NAME}'", _known_program),
+    (rf"spawn {_NAME} ENOENT", _program),
+    (rf"env: ['‘]?{_NAME}['’]?: No such file or directory", _program),
+    (
+        r"(?:Temporary failure in name resolution|Name or service not known|Could not resolve host"
+        r"|getaddrinfo E(?:AI_AGAIN|NOTFOUND)|nodename nor servname|[Nn]etwork is unreachable)()",
+        _network,
+    ),
 )
 
 
-def hints(stdout: bytes, stderr: bytes, skill: str | None) -> list[str]:
-    """Sentences for what the ends of a failed run's output name as missing."""
+def hints(stdout: bytes, stderr: bytes, skill: str = "SKILL") -> list[str]:
+    """Sentences for what the ends of a failed run's output name as missing. `skill`: its words in a shell."""
     found: list[str] = []
     seen: set[tuple[object, str]] = set()
     for stream in (stderr, stdout):
         for line in stream[-LOOKED_AT:].decode("utf-8", "replace").splitlines()[-200:]:
             for pattern, make in _TABLE:
-                match = pattern.search(line[:1000])
+                match = re.search(pattern, line[:1000])
                 if match is None or (make is _program and "/" in match[1]):
                     continue
                 if (make, match[1]) not in seen:
                     seen.add((make, match[1]))
-                    found.append(make(match[1], skill or ""))
+                    found.append(make(match[1], skill))
                 break
         if len(found) >= MAX_HINTS:
             break

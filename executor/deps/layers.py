@@ -76,7 +76,8 @@ class Layer:
         if self.python and version and not version.startswith(self.python + "."):
             raise DependencyError(
                 f"its dependencies are locked for Python {self.python}, and this image has {version}",
-                hint="Lock and build them for this image: executor deps lock SKILL --image …",
+                hint="Lock and build them for this image (--image): executor deps lock SKILL "
+                "&& executor deps build SKILL",
             )
 
 
@@ -127,9 +128,16 @@ class LayerStore:
                 "(EXECUTOR_LAYERS_DIR).",
             ) from error
 
+    def _lock_places(self, skill: Path, digest: str) -> tuple[Path, Path]:
+        return skill / locks.FILE, self.locks / f"{digest}.lock"
+
+    def has_lock(self, skill: Path, digest: str) -> bool:
+        """Whether there is anything to be read as the lock of a skill."""
+        return any(map(os.path.lexists, self._lock_places(skill, digest)))
+
     def find_lock(self, skill: Path, digest: str) -> tuple[Lock, Path] | None:
         """The lock of a skill and where it stands. DependencyError for one that cannot be used."""
-        for path in (skill / locks.FILE, self.locks / f"{digest}.lock"):
+        for path in self._lock_places(skill, digest):
             found = locks.read(path)
             if found is not None:
                 return found, path
@@ -158,7 +166,7 @@ class LayerStore:
         if path.parent == skill and not lock.answers(declared(skill).specs()):
             raise DependencyError(
                 f"{path} is not what the skill {skill.name!r} declares by now",
-                hint=f"executor deps lock {skill.name} && executor deps build {skill.name}",
+                hint="executor deps lock SKILL && executor deps build SKILL",
             )
         return layer_of(lock)
 
@@ -170,7 +178,7 @@ class LayerStore:
         except OSError:
             raise DependencyError(
                 f"the dependencies of {name!r} are locked and not built on this machine",
-                hint=f"executor deps build {name}",
+                hint="executor deps build SKILL",
             ) from None
 
     def built(self, digest: str) -> bool:

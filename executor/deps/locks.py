@@ -11,8 +11,9 @@ import json
 import os
 import re
 import stat
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, cast
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
@@ -24,17 +25,18 @@ FILE = "executor.lock"
 FORMAT = 1
 MAX_BYTES = 8 << 20
 _NAME = r"\A[A-Za-z0-9]([A-Za-z0-9._-]{0,212}[A-Za-z0-9])?\z"
-_FOLDER = r"[A-Za-z0-9_][A-Za-z0-9._ -]*"
 _HASH = r"sha(256|384|512)-[A-Za-z0-9+/]+=*"
 _PLACE = r"node_modules/(@[A-Za-z0-9_~-][A-Za-z0-9._~-]*/)?[A-Za-z0-9_~-][A-Za-z0-9._~-]*"
 _RANGE = re.compile(r"(npm:(@[\w.~-]+/)?[\w.~-]+(@|\Z))?[\w.^~<>=|&*+, -]{0,200}", re.ASCII)
+_ALIAS = re.compile(r"npm:(.[^@]*).*")
+_KINDS = ("dependencies", "optionalDependencies", "peerDependencies")
 _VERSION = r"\A[A-Za-z0-9][A-Za-z0-9.!+_-]{0,99}\z"
 
 
 class Wheel(BaseModel):
     """One Python package. Any file with one of the hashes is that package."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(defer_build=True, frozen=True, extra="forbid")
 
     name: str = Field(pattern=_NAME)
     version: str = Field(pattern=_VERSION)
@@ -49,7 +51,7 @@ class Wheel(BaseModel):
 class NodePackage(BaseModel):
     """One package of Node at its place, `node_modules/a/node_modules/b`."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+    model_config = ConfigDict(defer_build=True, frozen=True, extra="forbid", populate_by_name=True)
 
     version: str = Field(pattern=_VERSION)
     integrity: str = Field(pattern=rf"\A{_HASH}( {_HASH})*\z")
@@ -60,7 +62,7 @@ class NodePackage(BaseModel):
     @classmethod
     def _from_the_registry(cls, more: dict[str, object]) -> dict[str, object]:
         """npm would fetch what else a dependency's range can be: a URL, a repository, a path."""
-        for kind in ("dependencies", "optionalDependencies", "peerDependencies"):
+        for kind in _KINDS:
             wanted = more.get(kind, {})
             if not isinstance(wanted, dict):
                 raise ValueError(f"{kind} are no map")
@@ -69,11 +71,16 @@ class NodePackage(BaseModel):
                     raise ValueError(f"{name[:80]!r} is not to come from the registry")
         return more
 
+    def wanted(self) -> Iterator[tuple[str, str]]:
+        """(name, range) of what it depends on."""
+        for kind in _KINDS:
+            yield from cast("dict[str, str]", self.more.get(kind, {})).items()
+
 
 class Lock(BaseModel):
     """See the module."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(defer_build=True, frozen=True, extra="forbid")
 
     format: int = Field(FORMAT, ge=1, le=FORMAT)
     target: Target
@@ -81,8 +88,31 @@ class Lock(BaseModel):
     """What it answers: `Declared.specs()`. A skill that says something else by now needs a new lock."""
     python: tuple[Wheel, ...] = ()
     node: dict[Annotated[str, Field(pattern=rf"\A{_PLACE}(/{_PLACE})*\z")], NodePackage] = {}
-    node_folder: str = Field("", pattern=rf"\A({_FOLDER}(/{_FOLDER})*)?\z")
+    node_folder: str = ""
     """Folder of the package.json below the skill, '' for the skill itself: there its node_modules is."""
+
+    @field_validator("node_folder")
+    @classmethod
+    def _inside(cls, folder: str) -> str:
+        if folder and (not folder.isprintable() or {"", ".", ".."} & set(folder.split("/"))):
+            raise ValueError(f"{folder[:80]!r} is no folder of a skill")
+        return folder
+
+    @field_validator("node")
+    @classmethod
+    def _named(cls, node: dict[str, NodePackage]) -> dict[str, NodePackage]:
+        """A package stands under another name only where a package asks for it: `npm:left@^1` as `l`."""
+        asked = {
+            (alias, _ALIAS.sub(r"\1", spec))
+            for item in node.values()
+            for alias, spec in item.wanted()
+            if spec.startswith("npm:")
+        }
+        for place, item in node.items():
+            alias, name = place.rpartition("node_modules/")[2], item.more.get("name")
+            if name not in (None, alias) and (alias, name) not in asked:
+                raise ValueError(f"{alias!r} is to be {str(name)[:80]!r}, and no package asks for that")
+        return node
 
     @property
     def digest(self) -> str:

@@ -106,6 +106,7 @@ def install(
     run(argv, scratch, environment(cache, offline), _HINTS, "the packages of Node cannot be installed")
     made = scratch / "node_modules"
     made.mkdir(exist_ok=True)
+    shutil.rmtree(folder / "node_modules", ignore_errors=True)  # a wheel may have brought one
     shutil.move(made, folder / "node_modules")
 
 

@@ -25,6 +25,9 @@ class Layers:
         self.mode = mode
         self.bench = bench
         """Opens a session in which layers are made, for `executor.deps.building`."""
+        self.options = ""
+        """What a command needs behind a skill's name to mean the same skill and image as here, such as
+        ` --skills ./more`. Default nothing; the command line knows with which options it was called."""
 
     async def of(self, skill: Path, digest: str) -> Layer | None:
         """The layer that a skill of this content is to have. DependencyError when it cannot have it."""
@@ -32,6 +35,8 @@ class Layers:
             return None
         if self.mode == "auto":
             await self._make(skill, digest)
+        if not self.store.has_lock(skill, digest):  # most skills: not worth a thread
+            return None
         return await asyncio.to_thread(self.store.of, skill, digest)
 
     async def _make(self, skill: Path, digest: str) -> None:

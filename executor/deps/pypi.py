@@ -163,12 +163,14 @@ def site_packages(folder: Path, target: Target) -> Path:
 def scripts(folder: Path, target: Target, inside: str) -> None:
     """Write `bin` anew for a layer that a sandbox sees at `inside`: its python, its packages' commands."""
     folder_bin = folder / "bin"
-    folder_bin.mkdir(exist_ok=True)
+    if not folder_bin.is_dir():
+        _clear(folder_bin)
+        folder_bin.mkdir()
     for file in folder_bin.iterdir():
         _mend_shebang(file, f"{inside}/bin/python3")
     for entry_points in sorted(site_packages(folder, target).glob("*.dist-info/entry_points.txt")):
         for name, value in _console_scripts(entry_points).items():
-            (folder_bin / name).unlink(missing_ok=True)
+            _clear(folder_bin / name)
             module, _, function = value.partition(":")
             (folder_bin / name).write_text(
                 f"#!{inside}/bin/python3\nimport sys\nfrom {module} import {function.split('.')[0]}\n"
@@ -177,12 +179,21 @@ def scripts(folder: Path, target: Target, inside: str) -> None:
     for file in folder_bin.iterdir():
         file.chmod(0o755)  # what was written here and by wheels that forgot the bit
     for name in ("python3", "python", f"python{target.python}"):
-        (folder_bin / name).unlink(missing_ok=True)
+        _clear(folder_bin / name)
         (folder_bin / name).symlink_to(target.executable)
     home = os.path.dirname(target.executable)
+    _clear(folder / "pyvenv.cfg")
     (folder / "pyvenv.cfg").write_text(
         f"home = {home}\ninclude-system-site-packages = true\nversion = {target.python}\n"
     )
+
+
+def _clear(place: Path) -> None:
+    """Make room where a wheel put something of its own: it may put files and folders anywhere in a prefix."""
+    if place.is_dir() and not place.is_symlink():
+        shutil.rmtree(place)
+    else:
+        place.unlink(missing_ok=True)
 
 
 def _console_scripts(path: Path) -> Mapping[str, str]:

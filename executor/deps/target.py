@@ -43,7 +43,7 @@ class Workbench(Protocol):
 class Target(BaseModel):
     """Interpreters and platform of an image."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(defer_build=True, frozen=True, extra="forbid")
 
     python: str = Field(pattern=r"\A3\.\d{1,2}\z")
     """`3.11`."""

@@ -1,8 +1,7 @@
 """The guest as one file of source, the way it travels into a sandbox.
 
-`wire`, `records`, `proxy`, `door` and `agent` are joined into one module: their imports of each other are
-dropped, the rest is kept to the letter. An image may carry it compiled; its `executor.guest` label then holds
-`digest()`.
+The modules of `PARTS` are joined into one, in this order: their imports of each other are dropped, the rest
+is kept to the letter. An image may carry it compiled; its `executor.guest` label then holds `digest()`.
 """
 
 from __future__ import annotations
@@ -12,7 +11,18 @@ import re
 from functools import cache
 from importlib import resources
 
-PARTS = ("wire.py", "records.py", "proxy.py", "door.py", "agent.py")
+PARTS = (
+    "wire.py",
+    "records.py",
+    "proxy.py",
+    "door.py",
+    "warm.py",
+    "process.py",
+    "paths.py",
+    "runs.py",
+    "files.py",
+    "agent.py",
+)
 _OWN_IMPORTS = re.compile(r"^[ ]*from executor\.guest\.?\w* import (\([^)]*\)|[^\n]*)\n", re.MULTILINE)
 
 

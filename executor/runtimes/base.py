@@ -34,6 +34,9 @@ BAKED_GUEST = "/usr/lib/executor/guest.pyc"
 OWN_NAMESPACES = ("ipc", "mnt", "net", "pid", "uts")
 # Of which file systems and mount points a sandbox may have writable ones; a host compares (see attestation).
 WRITABLE = ("/workspace", "/skills", "/tmp", "/dev/shm")
+# System V memory (pages), message queues and semaphores of a sandbox, all together: they would outlive the
+# process that made them, and fill its memory for good.
+IPC = {"shmall": "2048", "msgmni": "128", "sem": "250 32000 32 128"}
 LAYERS = "/opt/layers"  # where a sandbox sees the layers of dependencies, read-only
 
 
@@ -52,6 +55,8 @@ class SandboxSpec:
     inodes: int
     tmp: int
     shm: int
+    skills: tuple[str, ...] = ()
+    """Skills that one of the pool has staged; for any other it means nothing."""
     layers: str = ""
     """Folder of the host with layers of dependencies, to be seen read-only at `LAYERS`; '' for none."""
     owner: str = ""
@@ -191,6 +196,8 @@ class Sandbox(ABC):
     """The guest's source has to be sent first; False when the image has it baked in."""
     spare: bool = False
     """It was started ahead; when it turns out to be gone, another one is as good."""
+    ahead: Any = None
+    """What was done in it before a session got it: `executor.session.ahead.Ahead`, or nothing."""
 
     @abstractmethod
     async def kill(self) -> None:

@@ -57,19 +57,25 @@ class Cgroup:
                     os.kill(int(pid), 9)
             time.sleep(0.002)
 
-    def remove(self) -> None:
-        """Remove the groups; a few tries, because the kernel empties them a little after the last exit."""
+    def remove(self, patience: float = 0.2) -> bool:
+        """Remove the groups; for so many seconds, because the kernel empties them a little after the last
+        exit. Whether they are gone.
+        """
+        gone = True
         for folder in self._folders:
-            for _ in range(50):
+            deadline = time.monotonic() + patience
+            while True:
                 try:
                     folder.rmdir()
                     break
                 except FileNotFoundError:
                     break
                 except OSError as error:
-                    if error.errno != errno.EBUSY:
+                    if error.errno != errno.EBUSY or time.monotonic() > deadline:
+                        gone = False
                         break
                     time.sleep(0.004)
+        return gone
 
 
 def _mounts() -> dict[str, Path]:
@@ -119,6 +125,7 @@ def _make_v1(spec: SandboxSpec, name: str, mounts: dict[str, Path]) -> Cgroup | 
             ("memory.limit_in_bytes", spec.memory, True),
             ("memory.memsw.limit_in_bytes", spec.memory, False),
             ("memory.swappiness", 0, False),
+            ("memory.kmem.tcp.limit_in_bytes", spec.memory // 8, False),  # version 2 counts them as memory
         ],
         "pids": [("pids.max", spec.pids + MONITOR, True)],
         "cpu": [
@@ -189,6 +196,6 @@ def reap() -> list[str]:
                 if label and is_dead(label):
                     group = Cgroup([folder], folder)
                     group.kill()
-                    group.remove()
-                    removed.append(folder.name)
+                    if group.remove(patience=2.0):
+                        removed.append(folder.name)
     return list(dict.fromkeys(removed))

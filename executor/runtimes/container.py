@@ -16,7 +16,7 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import docker
@@ -34,6 +34,7 @@ from executor.guest import bundle
 from executor.runtimes.base import (
     BAKED_GUEST,
     BOOTSTRAP,
+    IPC,
     LAYERS,
     PYTHON_FLAGS,
     Facts,
@@ -62,8 +63,9 @@ LABEL_SESSION = "executor.session"
 LABEL_GUEST = "executor.guest"
 API_TIMEOUT = 30
 KILL_TIMEOUT = 10.0  # after which nobody waits for the engine to remove a container; it goes on trying
-ULIMITS = ("nofile", "nproc")  # those of a caller, who may ask for more than the engine's own
-REFUSED_ULIMIT = "error setting rlimit"
+# Those of a caller, who may ask for more than the engine's own: the kernel's number, and its name here.
+ULIMITS = {"nofile": (7, "open_files"), "nproc": (6, "pids")}
+REFUSED_ULIMIT = "error setting rlimit type {}:"
 NAMES = 3  # tries to find a name that no other container has
 
 # What the engine masks by itself, and what else speaks of the host.
@@ -101,7 +103,7 @@ MASKED_PATHS = [
 ]
 READONLY_PATHS = ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"]
 SYSCTLS = {
-    "kernel.shmall": "2048",  # 8 MiB of SysV shared memory, which would outlive the process that made it
+    **{f"kernel.{name}": value for name, value in IPC.items()},
     "net.ipv6.conf.all.disable_ipv6": "0",  # ::1, which a container without network lacks
     "net.ipv6.conf.lo.disable_ipv6": "0",
     "net.ipv4.ping_group_range": "1 0",  # no ping sockets
@@ -365,11 +367,7 @@ class ContainerRuntime(Runtime):
         try:
             found: dict[str, Any] = self._api.inspect_image(image)
         except docker.errors.ImageNotFound:
-            raise ImageMissingError(
-                f"the engine at {self.address} has no image {image!r}",
-                hint="Build ours with `executor images build`, or pull yours with `docker pull`; an image is "
-                "never pulled silently.",
-            ) from None
+            raise self._image_missing(image) from None
         except FAILURES as error:
             raise engine_error(error, self.address) from error
         if (found.get("Config") or {}).get("Volumes"):
@@ -379,26 +377,37 @@ class ContainerRuntime(Runtime):
             )
         return found
 
+    def _image_missing(self, image: str) -> ImageMissingError:
+        return ImageMissingError(
+            f"the engine at {self.address} has no image {image!r}",
+            hint="Build ours with `executor images build`, or pull yours with `docker pull`; an image is "
+            "never pulled silently.",
+        )
+
     # -- starting --
 
     async def start(self, spec: SandboxSpec) -> Sandbox:
         await self.check()
-        try:
-            return await self._begin(spec, ULIMITS)
-        except SandboxStartError as error:
-            if REFUSED_ULIMIT not in error.message:
-                raise
-        # More than this engine may give: without an order it gives what it has, and the guest takes that.
-        sandbox = await self._begin(spec, ())
-        sandbox.facts.warnings.append(
-            f"open_files={spec.open_files} or pids={spec.pids} lowered to what this engine can give a process"
-        )
-        return sandbox
+        refused: set[str] = set()
+        while True:
+            try:
+                sandbox = await self._begin(spec, refused)
+            except SandboxStartError as error:
+                # More than this engine may give: without an order it gives what it has.
+                said = {name for name, (n, _) in ULIMITS.items() if REFUSED_ULIMIT.format(n) in error.message}
+                if not said - refused:
+                    raise
+                refused |= said
+                continue
+            for _, limit in (ULIMITS[name] for name in sorted(refused)):
+                value = getattr(spec, limit)
+                sandbox.facts.warnings.append(f"{limit}={value} lowered to what this engine can give")
+            return sandbox
 
-    async def _begin(self, spec: SandboxSpec, ulimits: Sequence[str]) -> ContainerSandbox:
-        """Start a container in which those of ULIMITS are set from outside."""
+    async def _begin(self, spec: SandboxSpec, left_out: set[str]) -> ContainerSandbox:
+        """Start a container. Of ULIMITS those that are left out are set by the guest only."""
         sandbox = ContainerSandbox(self._api, self._left, self._sandboxes)
-        sandbox.left_out = set(ULIMITS) - set(ulimits)
+        sandbox.left_out = left_out
         try:
             await self._start(sandbox, spec)
         except BaseException:
@@ -455,9 +464,11 @@ class ContainerRuntime(Runtime):
             attached = self._api.attach_socket(
                 sandbox.name, params={"stdin": 1, "stdout": 1, "stderr": 1, "stream": 1}
             )
+            sandbox.socket = plain_socket(attached)
+        except docker.errors.ImageNotFound:  # it went since it was looked at
+            raise self._image_missing(spec.image or self._image) from None
         except FAILURES as error:
             raise self._start_error(error) from error
-        sandbox.socket = plain_socket(attached)
 
     def _named(self, sandbox: ContainerSandbox, body: dict[str, Any]) -> None:
         """Create it under a name that no other container has."""
@@ -493,6 +504,11 @@ class ContainerRuntime(Runtime):
             return SandboxStartError(f"the engine could not start the container: {text[:500]}", hint=hint)
         return engine_error(error, self.address)
 
+    def _remove_left(self) -> None:
+        for name in list(self._left):
+            if remove_container(self._api, name):
+                self._left.discard(name)
+
     def _host_namespaces(self) -> dict[str, str]:
         """This machine's namespaces when the engine is on it too."""
         if not self.address.startswith("unix://") or not boot_id():
@@ -501,5 +517,8 @@ class ContainerRuntime(Runtime):
 
     async def close(self) -> None:
         if self._api is not None:
+            if self._left:  # with this object goes the one who knows of them
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(asyncio.to_thread(self._remove_left), KILL_TIMEOUT)
             self._api.close()
             self._api = None

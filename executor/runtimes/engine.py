@@ -20,12 +20,13 @@ from typing import Any
 import docker.errors
 import requests
 
-from executor.errors import EngineDownError, EngineForbiddenError, ExecutorError
+from executor.errors import EngineDownError, EngineForbiddenError, ExecutorError, RuntimeUnavailableError
 from executor.runtimes.base import Stream
 
 FAILURES = (docker.errors.DockerException, requests.RequestException, OSError)
 REMOVAL = 15.0  # seconds of tries; what is still there then is left to the reaper
-ABSENCE = 1.0  # seconds of tries at an engine that is not there at all
+ABSENCE = 1.0  # seconds of tries at an engine that is not there at all, or to which no connection can be made
+FULL = (errno.EMFILE, errno.ENFILE)  # no descriptor is free, in this process or on this machine
 _TIME = re.compile(r"([\d-]+T[\d:]+)(?:\.(\d{1,9}))?(Z|[+-]\d\d:\d\d)")
 
 
@@ -101,7 +102,7 @@ def remove_container(api: Any, container: str) -> bool:
         except docker.errors.APIError:
             pass  # 409: being removed already
         except FAILURES as error:
-            absent = errno_of(error) in (errno.ECONNREFUSED, errno.ENOENT, errno.EACCES)
+            absent = errno_of(error) in (errno.ECONNREFUSED, errno.ENOENT, errno.EACCES, *FULL)
         if not absent:
             try:
                 api.inspect_container(container)
@@ -140,6 +141,11 @@ def engine_error(error: Exception, address: str) -> ExecutorError:
             "engine, or use --runtime local.",
         )
     number = errno_of(error)
+    if number in FULL:
+        return RuntimeUnavailableError(
+            f"the engine at {address} cannot be asked: {os.strerror(number)}",
+            hint="Raise the limit of this process (`ulimit -n`), or close sessions and files.",
+        )
     cause = os.strerror(number) if number else text[:200]
     return EngineDownError(
         f"no Docker engine answers at {address}: {cause}",

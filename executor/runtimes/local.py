@@ -35,6 +35,7 @@ from executor.runtimes import cgroups
 from executor.runtimes.base import (
     BAKED_GUEST,
     BOOTSTRAP,
+    IPC,
     LAYERS,
     PYTHON_FLAGS,
     Facts,
@@ -109,11 +110,14 @@ TMPFS = (
     ("/workspace", "disk", "0755", "exec"),
     ("/skills", "skills_disk", "0755", "exec"),
 )
-# The same for System V memory, which would outlive the process that made it: the ipc namespace is made there,
-# with 8 MiB for all segments together where the kernel lets its owner say so (Linux 6.9 on; /proc/sys is
-# read-only for who comes later).
+# The same for IPC: the ipc namespace is made there, with its limits where the kernel lets its owner say so
+# (Linux 6.9 on; /proc/sys is read-only for who comes later).
 PREPARE = ("unshare", "--user", "--map-root-user", "--mount", "--ipc", "--", "sh", "-c")
-PREPARE_SCRIPT = '{ echo 2048 >/proc/sys/kernel/shmall; } 2>/dev/null; mount -aT "$0" && exec "$@"'
+PREPARE_SCRIPT = (
+    "{ "
+    + "".join(f"echo {value} >/proc/sys/kernel/{name}; " for name, value in IPC.items())
+    + '} 2>/dev/null; mount -aT "$0" && exec "$@"'
+)
 PREPARE_PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
 NO_INODES = (
     "the number of files in /workspace, /skills, /tmp and /dev/shm is not limited here (only their size is): "
@@ -422,9 +426,10 @@ class LocalRuntime(Runtime):
                 "this machine gives no cgroups to this user: memory is limited for each process, not for the "
                 "session, and CPU time is not limited"
             )
-        hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-        if hard != resource.RLIM_INFINITY and spec.open_files > hard:
-            facts.warnings.append(f"open_files={spec.open_files} lowered to the {hard} of this machine")
+        for limit, which in (("open_files", resource.RLIMIT_NOFILE), ("pids", resource.RLIMIT_NPROC)):
+            asked, hard = getattr(spec, limit), resource.getrlimit(which)[1]
+            if hard != resource.RLIM_INFINITY and asked > hard:
+                facts.warnings.append(f"{limit}={asked} lowered to the {hard} of this machine")
         if not self._prepare:
             facts.warnings.append(NO_INODES)
         baked = _baked_guest(rootfs) == bundle.digest()

@@ -1,8 +1,9 @@
 """A runtime in front of another one: it keeps started sandboxes ready and bounds how many there are.
 
 What waits here is a sandbox whose guest is up and has been told nothing: the session that gets it says hello
-with a nonce of its own and checks what the guest attests, as with a sandbox that was started for it. It
-serves one session and never comes back. One that dies while it waits is replaced; one that dies on the way to
+with a nonce of its own and checks what the guest attests, as with a sandbox that was started for it. With
+`prepare` the pool has that done, each with a nonce of its own. No script has run in what waits. It serves one
+session and never comes back. One that dies while it waits is replaced; one that dies on the way to
 its session fails that hello, and whoever started it asks again (`Sandbox.spare`).
 
 Everything here runs in one event loop, and between two `await`s nothing else does: places are counted without
@@ -16,6 +17,7 @@ import asyncio
 import dataclasses
 import time
 from collections import deque
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from executor.errors import SandboxStartError, SessionClosedError
@@ -47,12 +49,14 @@ class Pool(Runtime):
         most: int = 0,
         idle_ttl: float = 0.0,
         wait: float = 60.0,
+        prepare: Callable[[Sandbox, SandboxSpec], Awaitable[None]] | None = None,
     ) -> None:
         self.name = inner.name
         self._inner = inner
         self._spec = dataclasses.replace(spec, session_id="")
         self._size, self._most = size, most
         self._idle_ttl, self._wait = idle_ttl, wait
+        self._prepare = prepare
         self._ready: deque[Lent] = deque()
         self._alive = 0
         """Places taken: by sandboxes that wait, that are being started, and that are in use."""
@@ -199,15 +203,20 @@ class Pool(Runtime):
 
     async def _make(self) -> None:
         made: Lent | None = None
+        sandbox: Sandbox | None = None
         try:
             sandbox = await self._inner.start(self._spec)
-            if sandbox.sends_guest:  # it can be read and compiled while it waits
+            if self._prepare is not None:
+                await self._prepare(sandbox, self._spec)
+            elif sandbox.sends_guest:  # it can be read and compiled while it waits
                 sandbox.stream.write([len(bundle.source()).to_bytes(4, "big"), bundle.source()])
                 sandbox.sends_guest = False
             made = Lent(sandbox, self, spare=True)
         except Exception:  # whoever needs one now will start it, and be told what is wrong
             self._failed()
         finally:
+            if made is None and sandbox is not None:
+                await asyncio.shield(sandbox.kill())
             task = asyncio.current_task()
             assert task is not None
             self._filling.discard(task)
@@ -244,7 +253,7 @@ class Lent(Sandbox):
 
     def __init__(self, inner: Sandbox, pool: Pool, *, spare: bool = False) -> None:
         self.runtime, self.stream, self.facts = inner.runtime, inner.stream, inner.facts
-        self.sends_guest, self.spare = inner.sends_guest, spare
+        self.sends_guest, self.spare, self.ahead = inner.sends_guest, spare, inner.ahead
         self.born = time.monotonic()
         self._inner = inner
         self._pool: Pool | None = pool

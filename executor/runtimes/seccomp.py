@@ -9,6 +9,7 @@ The rules of the policy
    An engine's own default depends on its age; this one does not.
 2. What is refused answers EPERM. What a C library or a program probes for, and does without, answers ENOSYS,
    so that the older way is taken; so does every call newer than the policy (runc does the same by itself).
+   What a file system may be without answers ENOTSUP, which programs that copy files take for an answer.
    A refusal never kills: a script with a surprising call fails at that call and says so.
 3. Except a foreign entry to the kernel (32-bit or x32 calls). There the same number means another call, so
    nothing could be judged, and nothing honest in the sandbox uses it: the process is killed.
@@ -32,7 +33,15 @@ from typing import Any, Final
 from executor.errors import PlatformError
 from executor.runtimes.syscalls import NUMBERS
 
-__all__ = ["ALLOWED", "ARGUMENT_RULES", "NOT_IMPLEMENTED", "REFUSED", "bpf_program", "docker_profile"]
+__all__ = [
+    "ALLOWED",
+    "ARGUMENT_RULES",
+    "NOT_IMPLEMENTED",
+    "NOT_SUPPORTED",
+    "REFUSED",
+    "bpf_program",
+    "docker_profile",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +79,8 @@ ALLOWED: Final[Mapping[str, str]] = {
         open openat openat2 readlink readlinkat rename renameat renameat2 rmdir stat statfs statx
         symlink symlinkat truncate umask unlink unlinkat utime utimensat utimes""",
     "extended attributes": """
-        fgetxattr flistxattr fremovexattr fsetxattr getxattr getxattrat lgetxattr listxattr
-        listxattrat llistxattr lremovexattr lsetxattr removexattr removexattrat setxattr setxattrat""",
+        fgetxattr flistxattr fremovexattr getxattr getxattrat lgetxattr listxattr listxattrat
+        llistxattr lremovexattr removexattr removexattrat""",
     "open files": """
         cachestat close close_range copy_file_range dup dup2 dup3 fadvise64 fallocate fchdir fchmod
         fchown fcntl fdatasync flock fstat fstatfs fsync ftruncate getdents getdents64 lseek pipe
@@ -80,31 +89,29 @@ ALLOWED: Final[Mapping[str, str]] = {
     "waiting for files": """
         epoll_create epoll_create1 epoll_ctl epoll_ctl_old epoll_pwait epoll_pwait2 epoll_wait
         epoll_wait_old eventfd eventfd2 fanotify_mark inotify_add_watch inotify_init inotify_init1
-        inotify_rm_watch io_cancel io_destroy io_getevents io_pgetevents io_setup io_submit poll
-        ppoll pselect6 select signalfd signalfd4""",
+        inotify_rm_watch poll ppoll pselect6 select signalfd signalfd4""",
     "mounts, read only": "listmount statmount",
     "memory": """
-        brk madvise map_shadow_stack membarrier memfd_create mincore mlock mlock2 mlockall mmap
-        mprotect mremap mseal msync munlock munlockall munmap pkey_alloc pkey_free pkey_mprotect
-        remap_file_pages""",
+        brk madvise map_shadow_stack membarrier mincore mlock mlock2 mlockall mprotect mremap mseal
+        msync munlock munlockall munmap pkey_alloc pkey_free pkey_mprotect remap_file_pages""",
     "sockets already made": """
         accept accept4 bind connect getpeername getsockname getsockopt listen recvfrom recvmmsg
         recvmsg sendmmsg sendmsg sendto setsockopt shutdown""",
     "messages, semaphores and shared memory": """
         mq_getsetattr mq_notify mq_open mq_timedreceive mq_timedsend mq_unlink msgctl msgget msgrcv
-        msgsnd semctl semget semop semtimedop shmat shmctl shmdt shmget""",
+        msgsnd semctl semget semop semtimedop shmat shmctl shmdt""",
     "processes": """
         exit exit_group fork getpgid getpgrp getpid getppid getrusage getsid kill pidfd_open
         pidfd_send_signal process_mrelease setpgid setsid tgkill times tkill vfork wait4 waitid""",
     "threads": """
         arch_prctl futex futex_requeue futex_wait futex_waitv futex_wake get_robust_list
-        get_thread_area gettid prctl rseq set_robust_list set_thread_area set_tid_address""",
+        get_thread_area gettid rseq set_robust_list set_thread_area set_tid_address""",
     # Raising an identity needs capabilities and, with no-new-privileges, cannot be had; dropping is harmless.
     "identity": """
         capget capset getegid geteuid getgid getgroups getresgid getresuid getuid setfsgid setfsuid
         setgid setgroups setregid setresgid setresuid setreuid setuid""",
-    # A script may tighten its own filters further.
-    "own sandboxing": "landlock_add_rule landlock_create_ruleset landlock_restrict_self seccomp",
+    # A script may tighten its own rights further.
+    "own sandboxing": "landlock_add_rule landlock_create_ruleset landlock_restrict_self",
     "signals": """
         pause restart_syscall rt_sigaction rt_sigpending rt_sigprocmask rt_sigqueueinfo rt_sigreturn
         rt_sigsuspend rt_sigtimedwait rt_tgsigqueueinfo sigaltstack uretprobe""",
@@ -147,6 +154,13 @@ ARGUMENT_RULES: Final[Mapping[str, Rule]] = {
     "clone": OnlyIf(((Arg(0, 0, mask=0x7E02_0000),),)),
     # The usual one, and the question which one it is. No ADDR_NO_RANDOMIZE, no READ_IMPLIES_EXEC.
     "personality": OnlyIf(((Arg(0, 0),), (Arg(0, 0xFFFF_FFFF),))),
+    # No huge pages: MAP_HUGETLB, MFD_HUGETLB and SHM_HUGETLB take what the operator has set aside for others,
+    # and no memory limit counts it.
+    "mmap": OnlyIf(((Arg(3, 0, mask=0x4_0000),),)),
+    "memfd_create": OnlyIf(((Arg(1, 0, mask=0x4),),)),
+    "shmget": OnlyIf(((Arg(2, 0, mask=0o4000),),)),
+    # PR_SET_SECCOMP as `seccomp`, see REFUSED. PR_SCHED_CORE lets the other half of a processor stand idle.
+    "prctl": Unless(0, frozenset({22, 62})),
     # TIOCSTI and TIOCLINUX type into a terminal that others read; TIOCSETD loads line disciplines.
     "ioctl": Unless(1, frozenset({0x5412, 0x541C, 0x5423})),
 }
@@ -157,12 +171,23 @@ NOT_IMPLEMENTED: Final[Mapping[str, str]] = {
     "flags out of sight": "clone3",
     # It does on its own what the filter refuses (it can make a vsock socket), and has a long list of holes.
     "runs calls past the filter": "io_uring_enter io_uring_register io_uring_setup",
+    # fs.aio-max-nr counts for everybody: one sandbox could leave nothing to the databases of this machine.
+    "one pool for the whole machine": """
+        io_cancel io_destroy io_getevents io_pgetevents io_setup io_submit""",
 }
 """Calls that answer ENOSYS, by reason."""
+
+NOT_SUPPORTED: Final[Mapping[str, str]] = {
+    # An access control list of 64 KiB for each file, which no memory limit counts: gigabytes of the host's.
+    "memory that nobody counts": "fsetxattr lsetxattr setxattr setxattrat",
+}
+"""Calls that answer ENOTSUP, by reason: a tmpfs had no attributes of users before Linux 6.6 either."""
 
 REFUSED: Final[Mapping[str, str]] = {
     "looks into another process": """
         kcmp pidfd_getfd process_madvise process_vm_readv process_vm_writev ptrace""",
+    # Filters are compiled into one pool (net.core.bpf_jit_limit); without room bubblewrap cannot load ours.
+    "one pool for the whole machine": "seccomp",
     "reaches files outside the tree": "name_to_handle_at open_by_handle_at",
     "memory or keys out of the operator's sight": "add_key keyctl memfd_secret request_key",
     "moves memory between nodes": """
@@ -204,9 +229,8 @@ def docker_profile() -> str:
                 for arg in way
             ]
             rules.append({"names": [name], "action": "SCMP_ACT_ALLOW", "args": args})
-    rules.append(
-        {"names": sorted(_names(NOT_IMPLEMENTED)), "action": "SCMP_ACT_ERRNO", "errnoRet": errno.ENOSYS}
-    )
+    for table, number in ((NOT_IMPLEMENTED, errno.ENOSYS), (NOT_SUPPORTED, errno.ENOTSUP)):
+        rules.append({"names": sorted(_names(table)), "action": "SCMP_ACT_ERRNO", "errnoRet": number})
     profile = {
         "defaultAction": "SCMP_ACT_ERRNO",
         "defaultErrnoRet": errno.EPERM,
@@ -245,6 +269,7 @@ _ERRNO: Final = 0x0005_0000
 _ALLOW: Final = 0x7FFF_0000
 _EPERM: Final = _ERRNO | errno.EPERM
 _ENOSYS: Final = _ERRNO | errno.ENOSYS
+_ENOTSUP: Final = _ERRNO | errno.ENOTSUP
 
 # The instructions it is made of (linux/bpf_common.h). Jumps are relative and go forward.
 _LOAD: Final = 0x20  # BPF_LD | BPF_W | BPF_ABS: a 32-bit word of struct seccomp_data
@@ -301,6 +326,7 @@ def _ranges(numbers: Mapping[str, int]) -> list[tuple[int, _Verdict]]:
     verdicts |= {numbers[name]: _ALLOW for name in _names(ALLOWED) if name in numbers}
     verdicts |= {numbers[name]: rule for name, rule in ARGUMENT_RULES.items() if name in numbers}
     verdicts |= {numbers[name]: _ENOSYS for name in _names(NOT_IMPLEMENTED) if name in numbers}
+    verdicts |= {numbers[name]: _ENOTSUP for name in _names(NOT_SUPPORTED) if name in numbers}
     end = max(verdicts) + 1
     ranges: list[tuple[int, _Verdict]] = []
     for number in range(end):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import errno
 import secrets
 import weakref
 from collections.abc import Awaitable, Callable
 
 from executor import spans
-from executor.channel import Channel, Expected
+from executor.channel import Channel, Expected, RunSpec
 from executor.deps.layers import LayerStore
 from executor.errors import ExecutorError, SandboxLostError, SandboxStartError, SessionClosedError
 from executor.models import Limits
@@ -18,11 +20,16 @@ from executor.settings import Settings
 from executor.workspace import layout
 
 CLOSED = "session {id!r} is closed"
+# Memory for each of `inodes`, which counts three times (/workspace, /skills, /tmp). The kernel takes 1.4 KiB
+# for an empty file with a long name: all of them take less than a quarter.
+PER_INODE = 18 << 10
+PROBE = 64 << 20  # bytes that a program must find in a sandbox whose memory had run out
 
 
 class Box:
     """One sandbox of one session. `filled` puts into a fresh one what the session begins with. With `renews`,
-    a lost one is followed by another at the next use, filled with what the session goes on with.
+    a lost one is followed by another at the next use, filled with what the session goes on with. `skills`: it
+    may be one of the pool in which these are staged.
     """
 
     def __init__(
@@ -34,6 +41,7 @@ class Box:
         filled: Callable[[Channel], Awaitable[None]],
         *,
         renews: bool = False,
+        skills: tuple[str, ...] = (),
     ) -> None:
         self.id = session_id
         self.runtime = runtime
@@ -45,6 +53,7 @@ class Box:
         self.lost: ExecutorError | None = None
         """Why the sandbox is gone, once it is and no other has followed it."""
         self._renews = renews
+        self._skills = skills
         self._filled = filled
         self._sandbox: Sandbox | None = None
         self._channel: Channel | None = None
@@ -85,6 +94,33 @@ class Box:
                         raise
             return self._channel
 
+    async def to_run(self) -> Channel:
+        """`ready`, and a program finds memory: where the kernel had to kill for it, one is tried first.
+
+        Files are memory, and so is what the kernel keeps for a script that has ended. A sandbox that is full
+        of that would kill every further run; so it is lost here, with the reason.
+        """
+        channel = await self.ready()
+        if not channel.starved or channel.runs:
+            return channel
+        channel.starved = False
+        room = min(self.limits.memory // 5, PROBE)
+        variables = {b"PATH": (channel.sandbox.facts.path or layout.USUAL_PATH).encode()}
+        program = [b"python3", b"-I", b"-S", b"-c", b"b'x' * %d" % room]
+        spec = RunSpec("memory", program, False, b"/workspace", variables, timeout=10, grace=0)
+        probe = await channel.run(spec)
+        with contextlib.suppress(SandboxLostError):
+            await channel.wait(probe)
+        report = probe.report.result() if channel.broken is None else None
+        if report is not None and (report.oom or report.errno == errno.ENOMEM):
+            channel.break_off(
+                SandboxLostError(
+                    f"after its processes were killed for memory, no program finds {room >> 20} MiB of "
+                    f"{self.limits.memory >> 20}: files and what else outlives a process fill it"
+                )
+            )
+        return await self.ready()
+
     async def close(self) -> None:
         """End the sandbox and everything in it."""
         self.closed = True
@@ -113,26 +149,21 @@ class Box:
             raise SessionClosedError(CLOSED.format(id=self.id), hint="Open a new one.")
 
     async def _start(self, tries: int = 3) -> Channel:
-        spec, notes = sandbox_spec(self.id, self.limits, self.settings)
+        spec, notes = sandbox_spec(self.id, self.limits, self.settings, self._skills)
         sandbox = await self.runtime.start(spec)
         self._sandbox = sandbox
-        channel = Channel(sandbox, self._broken)
+        channel: Channel | None = None
         try:
             self._check_open()
-            if sandbox.facts.warnings and self.settings.require_limits:
-                raise SandboxStartError(
-                    "this machine cannot enforce what the settings require: "
-                    + "; ".join(sandbox.facts.warnings),
-                    hint="Unset require_limits, run as root, or use the container runtime.",
-                )
-            expected = Expected(secrets.token_hex(16), sandbox.facts)
-            await channel.open(expected, {**spec.rlimits(), **sandbox.facts.rlimits})
+            channel = sandbox.ahead.channel if sandbox.ahead else await greet(sandbox, spec, self.settings)
+            channel.hand_over(sandbox, self._broken)
             await self._filled(channel)
             self._check_open()
         except BaseException as error:
             # Not lost: whoever uses the session next starts another sandbox.
-            channel.break_off(SandboxStartError("the start was given up"), tell=False)
-            self._sandbox = None
+            if channel is not None:
+                channel.break_off(SandboxStartError("the start was given up"), tell=False)
+            self._sandbox = self.lost = None
             await asyncio.shield(sandbox.kill())
             if sandbox.spare and tries and isinstance(error, SandboxStartError) and not self.closed:
                 return await self._start(tries - 1)  # it died while it waited in the pool
@@ -157,8 +188,29 @@ class Box:
         await asyncio.shield(self._endings[sandbox])
 
 
-def sandbox_spec(session_id: str, limits: Limits, settings: Settings) -> tuple[SandboxSpec, list[str]]:
-    """The order for a sandbox, and what had to be changed: memory-backed files get half of the memory."""
+async def greet(sandbox: Sandbox, spec: SandboxSpec, settings: Settings) -> Channel:
+    """Say hello to what was started, and check what it attests. The caller kills it on any error."""
+    if sandbox.facts.warnings and settings.require_limits:
+        raise SandboxStartError(
+            "this machine cannot enforce what the settings require: " + "; ".join(sandbox.facts.warnings),
+            hint="Unset require_limits, run as root, or use the container runtime.",
+        )
+    channel = Channel(sandbox)
+    try:
+        expected = Expected(secrets.token_hex(16), sandbox.facts)
+        await channel.open(expected, {**spec.rlimits(), **sandbox.facts.rlimits})
+    except BaseException:
+        channel.break_off(SandboxStartError("the start was given up"))
+        raise
+    return channel
+
+
+def sandbox_spec(
+    session_id: str, limits: Limits, settings: Settings, skills: tuple[str, ...] = ()
+) -> tuple[SandboxSpec, list[str]]:
+    """The order for a sandbox, and what had to be changed: memory-backed files get half of the memory, and
+    what the kernel keeps of each file a quarter.
+    """
     notes = []
     disk, tmp, shm = limits.disk, limits.tmp, limits.shm
     wanted = disk + max(disk // 2, 1 << 20) + tmp + shm
@@ -170,6 +222,13 @@ def sandbox_spec(session_id: str, limits: Limits, settings: Settings) -> tuple[S
             f"disk, tmp and shm are in memory and may take half of it: with memory={limits.memory >> 20}m "
             f"they are {disk >> 20}m, {tmp >> 20}m and {shm >> 20}m"
         )
+    inodes = limits.inodes
+    if inodes > (most := limits.memory // PER_INODE):
+        inodes = most
+        notes.append(
+            f"inodes={limits.inodes:,} lowered to {most:,}: names and folders are kept in memory too, and "
+            f"memory={limits.memory >> 20}m"
+        )
     spec = SandboxSpec(
         session_id=session_id,
         image=settings.image,
@@ -178,10 +237,11 @@ def sandbox_spec(session_id: str, limits: Limits, settings: Settings) -> tuple[S
         pids=limits.pids,
         open_files=limits.open_files,
         disk=disk,
-        inodes=limits.inodes,
+        inodes=inodes,
         tmp=tmp,
         shm=shm,
         layers=LayerStore.of_settings(settings).mounted(settings.deps),
         owner=owner_label(),
+        skills=skills,
     )
     return spec, notes

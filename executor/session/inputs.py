@@ -26,6 +26,7 @@ from executor.models import FileInfo, Input, StagedInput
 from executor.skills.contents import check_path
 from executor.workspace import layout
 from executor.workspace.artifacts import ArtifactStore, parse_ref
+from executor.workspace.text import to_bytes
 
 if TYPE_CHECKING:
     from executor.session.session import AsyncSession
@@ -68,7 +69,7 @@ class Inputs:
                     await self._inside(one, place)
                 source = one.source
                 self._pins[place] = one.source
-            made.append(StagedInput(path=layout.shown(os.fsencode(place)), source=source, mode=one.mode))
+            made.append(StagedInput(path=layout.shown(to_bytes(place)), source=source, mode=one.mode))
         return made
 
     def _place(self, one: Input) -> str:
@@ -176,7 +177,7 @@ class Inputs:
 
     async def _link(self, source: str, place: str) -> None:
         # Absolute: the folder that the link is put into may be reached by one itself.
-        target = os.fsencode(source)
+        target = to_bytes(source)
         base, name = layout.split(place)
         channel = await self._session._ready()
         await channel.remove_files([base + b"/" + name])
@@ -193,7 +194,7 @@ class Inputs:
 def _folders(name: bytes, folders: Iterable[FileInfo]) -> Iterator[bytes]:
     yield records.pack_record(records.FOLDER, name, 0o755)
     for folder in folders:
-        yield records.pack_record(records.FOLDER, name + b"/" + os.fsencode(folder.name), 0o755)
+        yield records.pack_record(records.FOLDER, name + b"/" + to_bytes(folder.name), 0o755)
 
 
 def _relative(path: str) -> str:

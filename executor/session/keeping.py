@@ -14,7 +14,7 @@ import contextlib
 import time
 import weakref
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from executor.channel import Channel, RunHandle
 from executor.errors import ExecutorError
@@ -22,10 +22,12 @@ from executor.models import ExecResult, OutputFile
 from executor.runtimes.base import Sandbox
 from executor.session.run import fill
 from executor.session.staged import StagedSkills
-from executor.state import KeptRun, Sessions
 from executor.workspace.checkpoint import Store, Taken
 from executor.workspace.objects import to_its_end
 from executor.workspace.snapshot import Snapshot
+
+if TYPE_CHECKING:
+    from executor.state import KeptRun, Sessions
 
 
 class Keeper:
@@ -86,6 +88,8 @@ class Keeper:
         kept = self._snapshot.skills if self._snapshot is not None else {}
         if not self._filled:
             self._skills.restore(kept)
+            if channel.sandbox.ahead:
+                self._skills.adopt(channel.sandbox.ahead.skills)
         else:
             self.notes += await self._skills.renew(channel, kept)
             self.notes.append(f"the session's sandbox was lost; {self.goes_on}")
@@ -100,6 +104,8 @@ class Keeper:
 
     async def _claim(self) -> None:
         """Make the session this object's own. BadRequestError when somebody else has it open."""
+        from executor.state import Sessions  # with SQLite, which a session that is not kept does not need
+
         # Named before it is claimed: should this be cancelled, `close` lets go of it.
         self._owner = self._owner or Sessions.new_owner()
         before, interrupted = await to_its_end(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -10,6 +11,8 @@ from executor.errors import BadLimitError, BadRequestError
 from executor.workspace.text import to_bytes
 
 LONGEST = 7 * 86400
+MOST_MODULES, LONGEST_MODULE = 32, 200  # of warm interpreters
+_MODULE = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*")
 
 
 def argument(value: Any, what: str) -> bytes:
@@ -65,6 +68,26 @@ def timeout(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= LONGEST:
         raise BadLimitError(f"timeout={value!r} is not between 0 and {LONGEST:,} seconds")
     return float(value)
+
+
+def warm(value: Iterable[str] | str) -> tuple[str, ...]:
+    """The modules of warm interpreters, sorted: `python:numpy,pandas` in one entry or in several."""
+    entries = (value,) if isinstance(value, str) else tuple(value)
+    modules: set[str] = set()
+    for entry in entries:
+        language, colon, names = entry.partition(":") if isinstance(entry, str) else ("", "", "")
+        found = [name.strip() for name in names.split(",")]
+        if not colon or not all(_MODULE.fullmatch(name) and len(name) <= LONGEST_MODULE for name in found):
+            raise BadRequestError(
+                f"warm={str(entry)[:80]!r} names no interpreter with its modules",
+                hint="Write the language, a colon and names of modules: python:numpy,pandas.",
+            )
+        if language != "python":
+            raise BadRequestError(f"there is no warm interpreter for {language[:80]!r}, only for python")
+        modules.update(found)
+    if len(modules) > MOST_MODULES:
+        raise BadRequestError(f"warm names {len(modules)} modules, at most {MOST_MODULES}")
+    return tuple(sorted(modules))
 
 
 def patterns(value: Iterable[str] | str) -> tuple[str, ...]:

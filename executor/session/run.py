@@ -9,8 +9,6 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from executor import spans
-from executor.bridge import ApprovalRequest, Decision
-from executor.bridge.dispatch import RunBridge
 from executor.channel import RunHandle, RunSpec
 from executor.channel.runs import ExitReport, OutputBuffer
 from executor.errors import BadRequestError, SandboxLostError
@@ -21,6 +19,7 @@ from executor.workspace import text
 from executor.workspace.text import to_text
 
 if TYPE_CHECKING:
+    from executor.bridge import ApprovalRequest, Decision, RunBridge
     from executor.session.session import AsyncSession
 
 
@@ -278,6 +277,8 @@ def fill(result: ExecResult, report: ExitReport) -> None:
             result.warnings.append(f"the kernel killed {report.oom} of its processes for memory")
     if report.errno == 11:
         result.limits_hit.append("pids")
+    if report.notice:
+        result.warnings.append(text.printable(report.notice))
     if report.left:
         result.warnings.append(f"{report.left} of its processes could not be ended yet")
 

@@ -18,16 +18,12 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
+from executor import bridge as bridges  # its parts are imported by those runs that are granted something
 from executor import spans
-from executor.bridge import AuditLog, Decision, Grant, clients, scripts
-from executor.bridge import code as code_text
+from executor.bridge.audit import AuditLog
 from executor.bridge.code import MAX_CODE, Language
-from executor.bridge.dispatch import RunBridge, Subject
-from executor.bridge.grant import intersection
-from executor.bridge.scripts import ScriptResult, Style
-from executor.bridge.values import Values
 from executor.channel import Channel, RunHandle, RunSpec
 from executor.channel.runs import OnOutput
 from executor.deps.hints import hints
@@ -70,6 +66,10 @@ from executor.workspace.checkpoint import Store
 from executor.workspace.snapshot import Snapshot
 from executor.workspace.text import to_bytes, to_text
 
+if TYPE_CHECKING:
+    from executor.bridge import Decision, Grant, RunBridge
+    from executor.bridge.scripts import Plan, ScriptResult, Style
+
 Command = str | Sequence[str | bytes | os.PathLike[str]]
 Source = bytes | bytearray | memoryview | str | os.PathLike[str]
 ABANDON_GRACE = 0.5  # between TERM and KILL for a run whose caller has gone
@@ -92,11 +92,15 @@ class AsyncSession:
         audit: AuditLog | None = None,
         grants: tuple[Grant | None, ...] = (),
         layers: Layers | None = None,
+        stager: staging.Stager | None = None,
+        warm: Iterable[str] = (),
     ) -> None:
         self.id = session_id
         self.limits = limits
+        self.warm = request.warm(warm)
+        """Modules of its warm interpreters."""
         self._settings = settings
-        self._stager = staging.Stager()
+        self._stager = stager if stager is not None else staging.Stager()
         skills_disk = max(limits.disk // 2, 1 << 20)
         self._skills = StagedSkills(repository, self._stager, skills_disk, layers)
         self._keeper = Keeper(
@@ -109,14 +113,22 @@ class AsyncSession:
             snapshot=snapshot,
             post_mortem=lambda sandbox: self._box.post_mortem(sandbox),
         )
-        self._box = Box(session_id, runtime, settings, limits, self._keeper.fill, renews=durable)
+        self._box = Box(
+            session_id,
+            runtime,
+            settings,
+            limits,
+            self._fill,
+            renews=durable,
+            skills=() if durable or snapshot is not None else settings.pool.skills,
+        )
         self._inputs = Inputs(self, settings.host_inputs)
         self._notes: list[str] = []
         self._suspended: dict[str, AsyncRun] = {}
         self.audit = audit if audit is not None else AuditLog()
         """Where the calls of granted tools are recorded."""
         bounds = [grant for grant in grants if grant is not None]
-        self.grant = intersection(*bounds) if bounds else None
+        self.grant = bridges.intersection(*bounds) if bounds else None
         """What no run of this session gets more than. None sets no such bound."""
         self.asked_grant = grants[-1] if grants else None
         self.attached: dict[str, Any] = {}
@@ -179,6 +191,15 @@ class AsyncSession:
     async def _ready(self) -> Channel:
         """The channel, with the sandbox started if this is the first use."""
         return await self._box.ready()
+
+    async def _fill(self, channel: Channel) -> None:
+        """Put into a fresh sandbox what the session goes on with, and have a warm interpreter begun."""
+        await self._keeper.fill(channel)
+        if self.warm:
+            run_id, path = _new_run_id(), channel.sandbox.facts.path
+            environment = layout.environment(self._settings.env, run_id=run_id, path=path)
+            spec = RunSpec(run_id, [b"python3"], False, b"/", environment, warm=self.warm, only_warm=True)
+            await channel.run(spec)  # its answer means nothing
 
     # -- skills --
 
@@ -454,7 +475,7 @@ class AsyncSession:
         bridge = None
         if grant is not None:
             bridge = self._bridge(spec.run_id, slug, grant)
-            clients.equip(spec, bridge)
+            bridges.clients.equip(spec, bridge)
         _check_globs(patterns, slug, spec.run_id)  # before the run, whose result a bad one would cost
         await self.stage_inputs(inputs)
         if stdin is not None:
@@ -490,7 +511,7 @@ class AsyncSession:
             raise
         if result.status == "awaiting_approval":
             if run._bridge is not None and run._bridge.subject.script:  # of which nothing else is known yet
-                result = ScriptResult(**result.model_dump())
+                result = bridges.scripts.ScriptResult(**result.model_dump())
             self._suspended[run.run_id] = run
             result.pending = [
                 WaitingCall(**{name: getattr(request, name) for name in WaitingCall.model_fields})
@@ -500,7 +521,7 @@ class AsyncSession:
 
     async def _script_waited(self, run: AsyncRun) -> ScriptResult:
         result = await self._waited(run)
-        assert isinstance(result, ScriptResult)
+        assert isinstance(result, bridges.scripts.ScriptResult)
         return result
 
     async def _bring(
@@ -580,7 +601,7 @@ class AsyncSession:
         it stands still until `resume`. Once it has ended `wait`, `resume` and `kill` give a `ScriptResult`.
         """
         started = time.monotonic()
-        scripts.check_path(path)
+        bridges.scripts.check_path(path)
         limit = self._settings.max_output if max_output is None else max_output
         timeout = self._settings.script_timeout if timeout is None else timeout
         patterns = request.patterns(outputs or ())
@@ -592,11 +613,12 @@ class AsyncSession:
             content = await self.read(where)
         except BadPathError as error:
             raise BadPathError(f"Script not found: {slug}/{path}", hint=error.message) from None
-        plan = scripts.plan(path, content, style)
+        plan = bridges.scripts.plan(path, content, style)
         sha = hashlib.sha256(content).hexdigest()
-        bridge = self._bridge(spec.run_id, slug, grant or Grant(), script=path, script_sha256=sha)
+        bridge = self._bridge(spec.run_id, slug, grant or bridges.Grant(), script=path, script_sha256=sha)
         spec.on_output = on_output
-        extra = scripts.files(plan, input, skill=self._skills.about(slug), run_id=spec.run_id, bridge=bridge)
+        about = self._skills.about(slug)
+        extra = bridges.scripts.files(plan, input, skill=about, run_id=spec.run_id, bridge=bridge)
         await self.stage_inputs(inputs)
         before = await self._made() if outputs is None else {}
         handle = await self._launch_script(spec, plan, bridge, extra, where, args)
@@ -612,7 +634,7 @@ class AsyncSession:
     def _script_run(
         self,
         handle: RunHandle,
-        plan: scripts.Plan,
+        plan: Plan,
         bridge: RunBridge,
         slug: str | None,
         limit: int,
@@ -626,7 +648,7 @@ class AsyncSession:
                 raise handle.callback_error
             if _alive(handle):
                 await bring(found)
-            return scripts.result(found, plan, bridge)
+            return bridges.scripts.result(found, plan, bridge)
 
         run = AsyncRun(self, handle, slug, limit, bridge, finish)
         run.since(started)
@@ -650,15 +672,15 @@ class AsyncSession:
         bytes. The result is as `script`'s. BadRequestError for code that is too long.
         """
         started = time.monotonic()
-        plan, content = code_text.plan(code, language, max_code)
+        plan, content = bridges.code.plan(code, language, max_code)
         limit = self._settings.max_output if max_output is None else max_output
         timeout = self._settings.script_timeout if timeout is None else timeout
         _, spec = await self._spec(["true"], None, None, None, timeout, limit, tty=False)
-        name = code_text.FILES[language]
+        name = bridges.code.FILES[language]
         sha = hashlib.sha256(content).hexdigest()
-        bridge = self._bridge(spec.run_id, None, grant or Grant(), script=name, script_sha256=sha)
+        bridge = self._bridge(spec.run_id, None, grant or bridges.Grant(), script=name, script_sha256=sha)
         spec.on_output = on_output
-        extra = scripts.files(plan, input, skill={}, run_id=spec.run_id, bridge=bridge)
+        extra = bridges.scripts.files(plan, input, skill={}, run_id=spec.run_id, bridge=bridge)
         before = await self._made()
         handle = await self._launch_script(spec, plan, bridge, {**extra, name: content}, name, ())
 
@@ -688,7 +710,7 @@ class AsyncSession:
                 kind = ("script" if slug else "code") if language else "shell" if spec.shell else "argv"
                 kind = f"background {kind}" if spec.interactive else kind
                 await self._keeper.before(await self._ready(), spec.run_id, slug, kind)
-            handle = await (await self._ready()).run(spec)
+            handle = await (await self._box.to_run()).run(spec)
         except BaseException as error:
             told.failed(error)
             if self.durable:
@@ -703,15 +725,15 @@ class AsyncSession:
     async def _launch_script(
         self,
         spec: RunSpec,
-        plan: scripts.Plan,
+        plan: Plan,
         bridge: RunBridge,
         extra: Mapping[str, bytes],
         where: str,
         args: Sequence[str],
     ) -> RunHandle:
         """Start a script; a relative `where` is in the run's own folder."""
-        folder = clients.equip(spec, bridge, extra)
-        for name, value in {**scripts.variables(folder), **plan.flags}.items():
+        folder = bridges.clients.equip(spec, bridge, extra)
+        for name, value in {**bridges.scripts.variables(folder), **plan.flags}.items():
             spec.env[name.encode()] = value.encode()
         words = plan.argv(folder, os.path.join(folder, where), args)
         spec.argv = [request.argument(word, "an argument") for word in words]
@@ -781,14 +803,14 @@ class AsyncSession:
         bridge = None
         if grant is not None:
             bridge = self._bridge(spec.run_id, slug, grant)
-            clients.equip(spec, bridge)
+            bridges.clients.equip(spec, bridge)
         return AsyncRun(self, await self._launch(spec, slug, bridge), slug, limit, bridge)
 
     def _bridge(
         self, run_id: str, slug: str | None, grant: Grant, *, script: str = "", script_sha256: str = ""
     ) -> RunBridge:
         """A run's bridge: what its grant, the session's and the skill's front matter all allow."""
-        allowed = intersection(self.grant, grant)
+        allowed = bridges.intersection(self.grant, grant)
         if grant.network is not None and allowed.network is None:
             self._notes = [
                 *self._notes,
@@ -801,11 +823,11 @@ class AsyncSession:
                 self._notes = [*self._notes, note]
             allowed = narrowed
         digest = self._skills.digests.get(slug, "") if slug is not None else ""
-        subject = Subject(run_id, self.id, slug, digest, script, script_sha256)
-        bridge = RunBridge(allowed, subject, self.audit, script=bool(script))
+        subject = bridges.Subject(run_id, self.id, slug, digest, script, script_sha256)
+        bridge = bridges.RunBridge(allowed, subject, self.audit, script=bool(script))
         folder = f"{layout.WORKSPACE}/runs/{run_id}"
         limits = allowed.limits
-        bridge.values = Values(self._pull, self._push, folder, limits.file, limits.files)
+        bridge.values = bridges.Values(self._pull, self._push, folder, limits.file, limits.files)
         return bridge
 
     async def _pull(self, path: str, most: int, take: Callable[[bytes], None]) -> None:
@@ -840,7 +862,7 @@ class AsyncSession:
         channel_facts = (await self._ready()).sandbox.facts
         slug = await self._skill(skill)
         folder = layout.working_folder(cwd, slug)
-        run_id = "run_" + secrets.token_hex(8)
+        run_id = _new_run_id()
         environment = layout.environment(
             self._skills.environment(slug, layout.search_path(channel_facts.path)),
             self._settings.env,
@@ -865,6 +887,7 @@ class AsyncSession:
             pty=(24, 80) if tty else None,
             head=(head, head),
             tail=(tail, tail),
+            warm=() if shell or tty else self.warm,
         )
 
     async def settle(self, handle: RunHandle) -> None:
@@ -907,8 +930,9 @@ class AsyncSession:
         else:
             fill(result, report)
             if result.status == "error":
-                skill = to_text(spec.env.get(b"SKILL_NAME", b""))
-                result.warnings.extend(hints(result.kept("stdout"), result.kept("stderr"), skill))
+                slug = to_text(spec.env.get(b"SKILL_NAME", b""))
+                words = self._skills.words(slug) if slug else "SKILL"
+                result.warnings.extend(hints(result.kept("stdout"), result.kept("stderr"), words))
         return result
 
     async def _fill_lost(self, result: ExecResult, handle: RunHandle, error: BaseException | None) -> None:
@@ -925,6 +949,10 @@ class AsyncSession:
             result.warnings.append(f"the session is not lost: {self._keeper.goes_on}")
         else:
             result.warnings.append(f"{cause}; the session's files are gone" if why else cause)
+
+
+def _new_run_id() -> str:
+    return "run_" + secrets.token_hex(8)
 
 
 def _alive(handle: RunHandle) -> bool:

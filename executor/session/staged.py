@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import os
+import shlex
 from pathlib import Path
 from typing import Any
 
 from executor.channel import Channel
+from executor.deps.hints import naming
 from executor.deps.layers import Layer
 from executor.deps.offer import Layers
 from executor.errors import BadPathError, DependencyError, ExecutorError, SkillError, SkillUnreadableError
@@ -31,13 +33,23 @@ class StagedSkills:
         self._layer: dict[str, Layer] = {}
         self._stager = stager
         self._most_bytes = most_bytes
+        self._ahead: dict[str, str] = {}
+        """The same of what was staged before there was a session: nobody has asked for it yet."""
         self._sources: dict[str, Path] = {}
+        self._asked: dict[str, str] = {}
         self._manifests: dict[str, dict[bytes, str]] = {}
         self._turn = asyncio.Lock()
 
     def find(self, name: str | os.PathLike[str]) -> Skill:
         """A skill in the roots, or at a path. SkillNotFoundError, SkillUnreadableError."""
-        return self._repository.find(name if isinstance(name, str) else Path(name))
+        skill = self._repository.find(name if isinstance(name, str) else Path(name))
+        self._asked[skill.slug] = os.fspath(name)
+        return skill
+
+    def words(self, slug: str) -> str:
+        """A skill as a command of this program has to name it, in a shell."""
+        options = self._layers.options if self._layers is not None else ""
+        return shlex.quote(self._asked.get(slug, slug)) + options
 
     def named(self, name: str) -> Skill:
         """One of the sources' skills, never a folder of the host: for what a model says."""
@@ -61,14 +73,13 @@ class StagedSkills:
             folder = self._stager.skill(path, most_bytes=self._most_bytes)
             slug = skill.slug.encode()
             layer = await self._find_layer(channel, skill, folder.digest)
-            if self.digests.get(skill.slug) == folder.digest:
+            ahead = self._ahead.pop(skill.slug, None)
+            if folder.digest in (self.digests.get(skill.slug), ahead):
                 links = [(item.name, item.target) for item in folder.items if item.kind == records.LINK]
                 base = layout.SKILLS.encode() + b"/" + slug + b"/"
                 try:
                     await channel.make_links([(base + name, target) for name, target in links])
-                    self._sources[skill.slug] = skill.place
-                    await self._offer(channel, skill.slug, layer, folder)
-                    return []
+                    return await self._staged(channel, skill, folder, layer, told=ahead is None)
                 except BadPathError:
                     pass  # a script removed the folder that a link was in: the skill is staged anew
             before = self.digests.pop(skill.slug, None)
@@ -80,16 +91,33 @@ class StagedSkills:
                 if isinstance(error, OSError):
                     raise SkillUnreadableError(f"{skill.place} changed while it was read: {error}") from error
                 raise
+            return await self._staged(channel, skill, folder, layer, told=False)
+
+    async def _staged(
+        self, channel: Channel, skill: Skill, folder: staging.Folder, layer: Layer | None, *, told: bool
+    ) -> list[str]:
+        """Remember what is there now. The folder's warnings, unless the session was `told` them."""
+        if not told:
             self.digests[skill.slug] = folder.digest
-            self._sources[skill.slug] = skill.place
             self._manifests[skill.slug] = folder.manifest()
-            await self._offer(channel, skill.slug, layer, folder)
-            return [f"{skill.slug}: {warning}" for warning in folder.warnings]
+        self._sources[skill.slug] = skill.place
+        await self._offer(channel, skill.slug, layer, folder)
+        return [] if told else [f"{skill.slug}: {warning}" for warning in folder.warnings]
+
+    def adopt(self, other: StagedSkills) -> None:
+        """Take over what was staged before there was a session. It counts once it is asked for, and
+        is brought again if it changed meanwhile.
+        """
+        self._ahead = dict(other.digests)
 
     async def _find_layer(self, channel: Channel, skill: Skill, digest: str) -> Layer | None:
         """The layer that the skill is to have. DependencyError when it has to have one and cannot."""
-        layer = await self._layers.of(skill.place, digest) if self._layers is not None else None
-        if layer is not None:
+        if self._layers is None:
+            return None
+        with naming(self.words(skill.slug)):
+            layer = await self._layers.of(skill.place, digest)
+            if layer is None:
+                return None
             if not channel.sandbox.facts.layers:
                 raise DependencyError(
                     f"the sandbox does not see the dependencies of {skill.slug!r}: it began before the first "
@@ -118,7 +146,8 @@ class StagedSkills:
         layer = self._layer.get(slug) if slug is not None else None
         if layer is None or self._layers is None:
             return {}
-        self._layers.store.check(layer, str(slug))
+        with naming(self.words(str(slug))):
+            self._layers.store.check(layer, str(slug))
         return layer.environment(path)
 
     def forget(self, slug: str) -> None:
@@ -132,6 +161,10 @@ class StagedSkills:
         if len(parts) != 4 or parts[1] != b"skills":
             return None
         return self._manifests.get(to_text(parts[2]), {}).get(parts[3])
+
+    def _again(self, slug: str) -> Skill:
+        """A staged skill as it is on the host now. SkillNotFoundError, SkillUnreadableError."""
+        return self._repository.find(self._sources.get(slug) or slug)
 
     def record(self) -> dict[str, Any]:
         """What a checkpoint keeps of it."""
@@ -166,7 +199,7 @@ class StagedSkills:
         for slug, digest in before.items():
             if self.digests.get(slug) != digest:
                 try:
-                    warnings += await self.stage(channel, self.find(self._sources.get(slug) or slug))
+                    warnings += await self.stage(channel, self._again(slug))
                 except (SkillError, DependencyError) as error:
                     warnings.append(f"the files of {slug} could not be staged again: {error.message}")
         return warnings
@@ -175,7 +208,7 @@ class StagedSkills:
         """What a script is told of its skill."""
         about: dict[str, Any] = {"slug": slug, "name": slug, "path": f"{layout.SKILLS}/{slug}"}
         try:
-            document = self.find(self._sources.get(slug) or slug).document
+            document = self._again(slug).document
         except SkillError:
             return about
         return {**about, "name": document.name, "description": document.description}
@@ -183,6 +216,6 @@ class StagedSkills:
     def allowed_tools(self, slug: str) -> tuple[str, ...]:
         """What the front matter of a staged skill says; no tool at all when it cannot be read any more."""
         try:
-            return self.find(self._sources.get(slug) or slug).document.allowed_tools
+            return self._again(slug).document.allowed_tools
         except SkillError:
             return ("\0",)

@@ -60,7 +60,7 @@ _CONTROL_BYTES = bytes(set(range(32)) - set(b"\t\n\v\f\r\x1b")) + b"\x7f"
 _NULLS = frozenset({"", "~", "null", "Null", "NULL"})
 
 # What a YAML stream may not hold; YAML's own line breaks NEL, LS and PS are spaces to everyone else.
-_NOT_YAML = re.compile("[^\t\n\x20-\x7e\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_NOT_YAML = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 _BREAKS = str.maketrans(dict.fromkeys("\v\f\x85\u2028\u2029", " "))
 
 _SAFE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")  # MAX_SLUG in all

@@ -18,11 +18,13 @@ from pathlib import Path
 from typing import TypeVar
 
 from executor.errors import ExecutorError, SkillNotFoundError, SkillUnreadableError
+from executor.models import SourceLimits
 from executor.skills.document import slug
 from executor.skills.skill import SKIPPED_FOLDERS, Problem, Skill
 from executor.skills.sources import progress
 from executor.skills.sources.base import SkillSource
 from executor.skills.sources.directory import MAX_DEPTH, MAX_FOLDERS, DirectorySource, Reader, place_at
+from executor.skills.sources.members import LIMITS
 from executor.skills.sources.roots import open_sources
 
 __all__ = ["MAX_DEPTH", "MAX_FOLDERS", "SKIPPED_FOLDERS", "Problem", "Repository", "Skill"]
@@ -35,11 +37,14 @@ class Repository:
 
     A folder that does not exist is empty. SKILL.md files of this host that were edited or deleted are noticed
     at every call; all else at `refresh()`, or when an unknown name is asked for and the last look is old. The
-    first call fetches what lies elsewhere. May be used from any thread.
+    first call fetches what lies elsewhere. `limits`: what a source that is a text may cost. May be used from
+    any thread.
     """
 
-    def __init__(self, roots: Sequence[str | os.PathLike[str] | SkillSource]) -> None:
-        self.sources: tuple[SkillSource, ...] = open_sources(roots)
+    def __init__(
+        self, roots: Sequence[str | os.PathLike[str] | SkillSource], limits: SourceLimits = LIMITS
+    ) -> None:
+        self.sources: tuple[SkillSource, ...] = open_sources(roots, limits)
         folders = [source.root for source in self.sources if isinstance(source, DirectorySource)]
         self._elsewhere = Reader(folders)
         self._stale: dict[SkillSource, str] = {}
@@ -221,9 +226,8 @@ class _Catalogue:
         if other:
             if other.place != skill.place:  # the same folder, reached by a link or another root, is no news
                 what = f"folder name {skill.slug!r}" if other.slug == skill.slug else f"name {skill.name!r}"
-                problem = _about(
-                    skill, f"hidden by {other.origin}, which comes first and has the same {what}"
-                )
+                reason = f"hidden by {other.origin}, which comes first and has the same {what}"
+                problem = _about(skill, reason, hidden=True)
                 self.problems.append(problem)
                 self.hidden.setdefault(skill.slug, problem)
             return
@@ -266,5 +270,5 @@ def _reason(error: Exception) -> str:
     return error.message if isinstance(error, ExecutorError) else f"{type(error).__name__}: {error}"
 
 
-def _about(skill: Skill, reason: str) -> Problem:
-    return Problem(skill.place, reason, origin=skill.origin)
+def _about(skill: Skill, reason: str, *, hidden: bool = False) -> Problem:
+    return Problem(skill.place, reason, hidden=hidden, origin=skill.origin)

@@ -50,6 +50,8 @@ class Problem:
     """Of a skill that is there and cannot be used, else ''."""
     origin: str = field(default="", compare=False)
     """As `Skill.origin`; '' means the path."""
+    hidden: bool = field(default=False, compare=False)
+    """Nothing is wrong: the skill is hidden by one that comes first."""
 
     @property
     def where(self) -> str:

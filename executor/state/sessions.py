@@ -21,9 +21,11 @@ from typing import Any
 from executor.errors import BadRequestError, StateError
 from executor.runtimes.owner import is_dead, owner_label
 from executor.state.database import Database
+from executor.workspace.text import to_bytes, to_text
 
 MOST_RUNS = 1000  # kept of a session; older ones are forgotten with their outputs
 BEGUN, INTERRUPTED = "begun", "interrupted"
+_AS_TEXT = {"path": to_text, "saved_as": os.fsdecode}  # a name in a sandbox, and one on this machine
 _SESSIONS = """
     SELECT id, runtime, image, limits, durable, created, used, owner, snapshot, saved, files, size, skills
     FROM session WHERE ?1 = '' OR id = ?1 ORDER BY used DESC
@@ -202,7 +204,7 @@ class Sessions:
             connection.executemany(
                 "INSERT OR REPLACE INTO output SELECT ?, ?, ?, ?, ?, NULL"
                 " WHERE EXISTS (SELECT 1 FROM run WHERE id = ?)",
-                [(run_id, os.fsencode(path), *more, run_id) for path, *more in files],
+                [(run_id, to_bytes(path), *more, run_id) for path, *more in files],
             )
 
     def saved(self, run_id: str, path: str, where: str) -> None:
@@ -210,7 +212,7 @@ class Sessions:
         with self.database.change() as connection:
             connection.execute(
                 "UPDATE output SET saved_as = ? WHERE run = ? AND path = ?",
-                (os.fsencode(where), run_id, os.fsencode(path)),
+                (os.fsencode(where), run_id, to_bytes(path)),
             )
 
     # -- asking --
@@ -240,7 +242,7 @@ class Sessions:
             ).fetchall()
         return [
             {
-                name: os.fsdecode(value) if isinstance(value, bytes) else value
+                name: _AS_TEXT[name](value) if isinstance(value, bytes) else value
                 for name, value in zip(names, row, strict=True)
             }
             for row in rows

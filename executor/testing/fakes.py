@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from executor.bridge import Grant, PublicToolError, ToolContext, ToolSpec
+from executor import bridge  # its parts are imported when a case has tools
 from executor.testing.form import Answer, Number
 from executor.testing.matching import Mismatch, counted, json_text, subset, within
 
@@ -25,13 +25,13 @@ class FakeTools:
         self._answers = answers
         self._given: Counter[tuple[str, int]] = Counter()
         self._unexpected: dict[str, list[str]] = {}
-        self.grant = Grant(tools=[self._spec(name) for name in answers]) if answers else None  # type: ignore[arg-type]
+        self.grant = bridge.Grant(tools=[self._spec(name) for name in answers]) if answers else None  # type: ignore[arg-type]
 
-    def _spec(self, name: str) -> ToolSpec:
-        async def handler(value: Any, _context: ToolContext) -> Any:
+    def _spec(self, name: str) -> bridge.ToolSpec:
+        async def handler(value: Any, _context: bridge.ToolContext) -> Any:
             return self._answer(name, value)
 
-        return ToolSpec(
+        return bridge.ToolSpec(
             name=name, description="A fake tool of a test case.", input_schema=ANYTHING, handler=handler
         )
 
@@ -41,12 +41,12 @@ class FakeTools:
             if not spent and (answer.when is None or not any(subset(answer.when, value))):
                 self._given[name, number] += 1
                 if answer.error is not None:
-                    raise PublicToolError(answer.error)
+                    raise bridge.PublicToolError(answer.error)
                 return answer.returns
         told = self._unexpected.setdefault(name, [])
         if len(told) < MAX_UNEXPECTED:
             told.append(json_text(value))
-        raise PublicToolError("the test case has no answer to this call")
+        raise bridge.PublicToolError("the test case has no answer to this call")
 
     def mismatches(self) -> Iterable[Mismatch]:
         """Calls that nobody expected, and expected ones that did not come."""

@@ -19,7 +19,6 @@ from executor.errors import ExecutorError
 from executor.models import ExecResult, OutputLimits
 from executor.session import AsyncSession
 from executor.testing.results import CaseResult
-from executor.workspace.archive import export_session
 from executor.workspace.checkpoint import Store
 
 ARCHIVE = "session.tar.gz"
@@ -33,6 +32,9 @@ async def keep(
     """Write a folder for the case below `folder`; returns where. What cannot be had of a session is left out,
     and the reason stands in the archive's place.
     """
+    # Here, for most cases pass.
+    from executor.workspace.archive import export_session
+
     target = _new(folder, f"{case.skill}--{case.name}--{case.runtime}")
     (target / "stdout").write_text(result.stdout, "utf-8", errors="replace")
     (target / "stderr").write_text(result.stderr, "utf-8", errors="replace")

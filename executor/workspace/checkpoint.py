@@ -14,15 +14,17 @@ import threading
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from executor.channel import Channel
 from executor.errors import PlatformError, SandboxError, StateError
 from executor.guest import records
-from executor.state import FILE, Database, KeptSession, Sessions
 from executor.workspace import layout
 from executor.workspace.objects import Objects, to_its_end
 from executor.workspace.snapshot import DamagedError, Saved, Snapshot, parse
+
+if TYPE_CHECKING:
+    from executor.state import KeptSession, Sessions
 
 # What every sandbox makes by itself.
 OWN = (*layout.WORKSPACE_LINKS, b"/workspace/runs")
@@ -61,6 +63,9 @@ class Store:
         """Whose the snapshots are. StateError when the database cannot be used."""
         with self._opening:
             if self._sessions is None:
+                # Here, with SQLite: a session that is not kept needs none.
+                from executor.state import FILE, Database, Sessions
+
                 self._sessions = Sessions(Database(self.folder / FILE))
             return self._sessions
 
@@ -122,7 +127,7 @@ class Store:
 
     async def _look(self, channel: Channel, taken: Taken, before: Taken | None) -> list[bytes]:
         """List the files; those whose content has to be fetched."""
-        listing = await channel.list_files(list(ROOTS))
+        listing = await channel.list_files(list(ROOTS), unlock=True)
         for root in ROOTS:
             found = listing.roots.get(root)
             if not isinstance(found, bytes):
@@ -201,7 +206,9 @@ class Store:
                 taken.entries[incoming.name] = (stamp, incoming.finish(listed, parts))
 
         try:
-            await channel.get_files(paths, limit=most_bytes, begin=begin, chunk=chunk, end=end, links=True)
+            await channel.get_files(
+                paths, limit=most_bytes, begin=begin, chunk=chunk, end=end, links=True, unlock=True
+            )
         finally:
             for incoming in current:
                 incoming.drop()
@@ -220,7 +227,7 @@ class Store:
         await asyncio.sleep(TICK)
         saved = {entry.path: entry for entry in snapshot.entries if entry.kind != "folder"}
         taken = Taken({}, {}, snapshot)
-        for entry in (await channel.list_files(list(ROOTS))).entries:
+        for entry in (await channel.list_files(list(ROOTS), unlock=True)).entries:
             old = saved.get(entry.path)
             if old is not None and (KINDS.get(entry.kind), entry.size) == (old.kind, old.size):
                 taken.entries[entry.path] = ((entry.kind, entry.size, entry.mode, entry.changed_ns), old)
@@ -245,6 +252,8 @@ class Store:
 
     def latest(self, session: str) -> Snapshot | None:
         """The latest snapshot of a session, None when there is none. StateError when it is damaged."""
+        from executor.state import FILE
+
         if not (self.folder / FILE).exists():
             return None
         found = self.sessions.get(session)

@@ -30,8 +30,6 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-import bracex
-
 from executor.errors import BadPathError
 from executor.workspace.text import to_bytes
 
@@ -179,6 +177,10 @@ def _compile(pattern: str, variables: Mapping[str, str], skill: str | None) -> l
 
 
 def _expand_braces(pattern: str) -> list[str]:
+    if "{" not in pattern:
+        return [pattern]
+    import bracex
+
     expanded: list[str] = []
     size = 0
     try:

@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import codecs
 import contextlib
-import ctypes
 import importlib.util
 import json
 import os
@@ -621,6 +620,8 @@ def _load_libmagic() -> Any:
     The copy inside the pylibmagic package comes first, so that machines agree. It is loaded by its path:
     importing that package would change LD_LIBRARY_PATH for every child process of the host.
     """
+    import ctypes  # on the first text of no known form only
+
     database = None
     if sys.platform == "linux":
         spec = importlib.util.find_spec("pylibmagic")

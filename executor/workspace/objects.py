@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
 import hashlib
 import os
 import secrets
@@ -216,7 +215,7 @@ def _sound(place: Path, sha256: str) -> bool:
 
 def _to_disk(paths: list[Path]) -> None:
     """Files and folders of one file system are on the disk when this returns."""
-    syncfs = _syncfs if len(paths) > FEW else None
+    syncfs = _syncfs() if len(paths) > FEW else None
     for path in paths if syncfs is None else paths[:1]:
         if sys.platform == "win32" and path.is_dir():
             continue  # cannot be opened there
@@ -224,10 +223,24 @@ def _to_disk(paths: list[Path]) -> None:
         try:
             if syncfs is None:
                 os.fsync(fd)
-            elif syncfs(fd):
-                raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+            else:
+                syncfs(fd)
         finally:
             os.close(fd)
 
 
-_syncfs = getattr(ctypes.CDLL(None, use_errno=True), "syncfs", None) if sys.platform == "linux" else None
+def _syncfs() -> Callable[[int], None] | None:
+    """The call that brings the whole file system of a descriptor to the disk; None where there is none."""
+    if sys.platform != "linux":
+        return None
+    import ctypes  # for checkpoints alone
+
+    call = getattr(ctypes.CDLL(None, use_errno=True), "syncfs", None)
+    if call is None:
+        return None
+
+    def syncfs(fd: int) -> None:
+        if call(fd):
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+
+    return syncfs

@@ -18,10 +18,12 @@ from pathlib import Path
 from executor.errors import BadPathError, SkillUnreadableError
 from executor.guest import records
 from executor.workspace.layout import SKILL_LINKS
+from executor.workspace.text import to_text
 
 MAX_FILES = 20_000  # of one folder; the largest real skill has 313
 PIECE = 60 * 1024
 TICK_NS = 20_000_000  # longer than any tick by which a kernel stamps files
+MOST_KNOWN = 200_000  # entries that a stager remembers
 LEFT_OUT = {b".git", b".hg", b".svn"}
 SHELL_NAMES = (b".sh", b".bash")
 _BOM = b"\xef\xbb\xbf"
@@ -109,44 +111,75 @@ _FLAGS = (
 )
 
 
+Stamp = tuple[int, ...]
+"""What of an entry's stat changes whenever the entry does."""
+
+
+@dataclass
+class Reading:
+    """One walk through a folder: what was found, and by what to see that it is all still the same."""
+
+    root: str
+    mend: bool
+    most_bytes: int
+    folder: Folder
+    stamps: list[tuple[str, Stamp]] = field(default_factory=list)
+    """Of each folder and file. A folder's changes with the names in it."""
+    links: list[tuple[str, bytes, Item | None]] = field(default_factory=list)
+    """path, name and what became of it: where a link leads may change far from it."""
+
+    def settled(self, now: int) -> bool:
+        """False when something changed just now: it may change again and look the same."""
+        return all(_settled(stamp, now) for _, stamp in self.stamps)
+
+
 class Stager:
     """Reads folders and remembers, by stat, what it has hashed."""
 
     def __init__(self) -> None:
-        self._known: dict[str, tuple[tuple[int, ...], Item]] = {}
-        self._digests: dict[Path, tuple[list[Item], str]] = {}
-        """The entries of a folder and their digest, for as long as they are the same."""
+        self._known: dict[tuple[str, bool], tuple[Stamp, Item]] = {}
+        self._readings: dict[str, Reading] = {}
+        """Skills as they were read last, by their real path."""
 
     def skill(self, path: Path, *, most_bytes: int) -> Folder:
         """A skill's copy: scripts executable and mended, links to the workspace added, all of it digested.
 
-        SkillUnreadableError when it is too large or cannot be read.
+        SkillUnreadableError when it is too large or cannot be read. It is the same object for as long as
+        nothing changes.
         """
-        folder = self._read(path, mend=True, most_bytes=most_bytes)
+        real = os.path.realpath(path)
+        before = self._readings.get(real)
+        if before is not None and before.folder.size <= most_bytes and _unchanged(before):
+            return before.folder
+        now = time.time_ns()
+        reading = self._read(path, real, mend=True, most_bytes=most_bytes)
+        folder = reading.folder
         own = {item.name.split(b"/", 1)[0] for item in folder.items}
         for name, target in SKILL_LINKS.items():
             if name.encode() in own:
                 folder.warnings.append(f"the skill has its own {name}/: it is kept, and no link to {target}")
             else:
                 folder.items.append(Item(name.encode(), records.LINK, target=target.encode()))
-        items, folder.digest = self._digests.get(path, ([], ""))
-        if items != folder.items:
-            folder.digest = _digest(folder.items)
-            self._digests[path] = (folder.items, folder.digest)
+        folder.digest = _digest(folder.items)
+        self._readings.pop(real, None)
+        if reading.settled(now):
+            if sum(len(known.stamps) for known in self._readings.values()) > MOST_KNOWN:
+                self._readings.clear()
+            self._readings[real] = reading
         return folder
 
     def inputs(self, path: Path, *, most_bytes: int) -> Folder:
         """A folder of inputs, unchanged. BadPathError when it is too large or cannot be read."""
         try:
-            return self._read(path, mend=False, most_bytes=most_bytes)
+            return self._read(path, os.path.realpath(path), mend=False, most_bytes=most_bytes).folder
         except SkillUnreadableError as error:
             raise BadPathError(error.message, hint=error.hint) from error
 
-    def _read(self, path: Path, *, mend: bool, most_bytes: int) -> Folder:
+    def _read(self, path: Path, real: str, *, mend: bool, most_bytes: int) -> Reading:
         folder = Folder([])
-        real = os.path.realpath(path)
+        reading = Reading(real, mend, most_bytes, folder)
         try:
-            for item in self._walk(real, b"", real, mend, most_bytes, folder.warnings):
+            for item in self._walk(real, b"", reading):
                 folder.items.append(item)
                 folder.size += item.size
                 if len(folder.items) > MAX_FILES:
@@ -157,20 +190,21 @@ class Stager:
             raise SkillUnreadableError(
                 f"{path} cannot be read: {error.strerror}: {error.filename}"
             ) from error
-        return folder
+        return reading
 
-    def _walk(
-        self, folder: str, prefix: bytes, root: str, mend: bool, most_bytes: int, warnings: list[str]
-    ) -> Iterator[Item]:
+    def _walk(self, folder: str, prefix: bytes, reading: Reading) -> Iterator[Item]:
+        warnings = reading.folder.warnings
+        reading.stamps.append((folder, _stamp(os.lstat(folder))))
         with os.scandir(folder) as entries:
             found = sorted([(os.fsencode(entry.name), entry) for entry in entries])
         for raw, entry in found:
             name = prefix + raw
             if entry.is_symlink():
-                link = self._link(entry.path, name, root)
+                link = _link(entry.path, name, reading.root)
+                reading.links.append((entry.path, name, link))
                 if link is None:
                     warnings.append(
-                        f"the link {os.fsdecode(name)!r} leads out of the folder or nowhere: left out"
+                        f"the link {to_text(name)!r} leads out of the folder or nowhere: left out"
                     )
                 else:
                     yield link
@@ -178,41 +212,62 @@ class Stager:
                 if raw in LEFT_OUT:
                     continue
                 if name.count(b"/") > 60:
-                    warnings.append(f"{os.fsdecode(name)!r} is too deep: left out")
+                    warnings.append(f"{to_text(name)!r} is too deep: left out")
                     continue
                 yield Item(name, records.FOLDER)
-                yield from self._walk(entry.path, name + b"/", root, mend, most_bytes, warnings)
+                yield from self._walk(entry.path, name + b"/", reading)
             elif entry.is_file(follow_symlinks=False):
                 info = entry.stat(follow_symlinks=False)
-                if info.st_size > most_bytes:  # before it is read
-                    raise _too_large(entry.path, most_bytes)
-                yield self._file(entry.path, info, name, mend)
+                if info.st_size > reading.most_bytes:  # before it is read
+                    raise _too_large(entry.path, reading.most_bytes)
+                yield self._file(entry.path, info, name, reading)
             else:
-                warnings.append(f"{os.fsdecode(name)!r} is not a file, a folder or a link: left out")
+                warnings.append(f"{to_text(name)!r} is not a file, a folder or a link: left out")
 
-    def _link(self, path: str, name: bytes, root: str) -> Item | None:
-        """A link that resolves inside, as a relative one; None for all others."""
-        real = os.path.realpath(path)
-        if not os.path.exists(real) or not (real + os.sep).startswith(root + os.sep):
-            return None
-        if LEFT_OUT.intersection(os.fsencode(os.path.relpath(real, root)).split(b"/")):
-            return None
-        target = os.path.relpath(real, os.path.realpath(os.path.dirname(path)))
-        return Item(name, records.LINK, target=os.fsencode(target.replace(os.sep, "/")))
-
-    def _file(self, path: str, info: os.stat_result, name: bytes, mend: bool) -> Item:
-        stamp = (info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns, info.st_mode, int(mend))
-        known = self._known.get(path)
+    def _file(self, path: str, info: os.stat_result, name: bytes, reading: Reading) -> Item:
+        stamp, key = _stamp(info), (path, reading.mend)
+        reading.stamps.append((path, stamp))
+        known = self._known.get(key)
         if known is not None and known[0] == stamp and known[1].name == name:
             return known[1]
-        item = _read_file(path, name, info, mend)
-        # A file that changed just now may change again within one tick of the file system's clock.
-        settled = time.time_ns() - max(info.st_mtime_ns, info.st_ctime_ns) > TICK_NS
-        if settled and (item.content is None or len(item.content) < 1 << 20):
-            if len(self._known) > 200_000:
+        item = _read_file(path, name, info, reading.mend)
+        if _settled(stamp, time.time_ns()) and (item.content is None or len(item.content) < 1 << 20):
+            if len(self._known) > MOST_KNOWN:
                 self._known.clear()
-            self._known[path] = (stamp, item)
+            self._known[key] = (stamp, item)
         return item
+
+
+def _stamp(info: os.stat_result) -> Stamp:
+    return (info.st_ctime_ns, info.st_mtime_ns, info.st_ino, info.st_size, info.st_mode, info.st_dev)
+
+
+def _settled(stamp: Stamp, now: int) -> bool:
+    """False for what changed just now: it may change again within one tick of its file system's clock."""
+    return now - max(stamp[:2]) > TICK_NS
+
+
+def _unchanged(reading: Reading) -> bool:
+    """Whether a walk would find the same: one lstat for each entry, and no other look at any."""
+    lstat = os.lstat
+    try:
+        for path, stamp in reading.stamps:
+            if _stamp(lstat(path)) != stamp:
+                return False
+        return all(_link(path, name, reading.root) == link for path, name, link in reading.links)
+    except OSError:
+        return False
+
+
+def _link(path: str, name: bytes, root: str) -> Item | None:
+    """A link that resolves inside, as a relative one; None for all others."""
+    real = os.path.realpath(path)
+    if not os.path.exists(real) or not (real + os.sep).startswith(root + os.sep):
+        return None
+    if LEFT_OUT.intersection(os.fsencode(os.path.relpath(real, root)).split(b"/")):
+        return None
+    target = os.path.relpath(real, os.path.realpath(os.path.dirname(path)))
+    return Item(name, records.LINK, target=os.fsencode(target.replace(os.sep, "/")))
 
 
 def _too_large(path: str | os.PathLike[str], most_bytes: int) -> SkillUnreadableError:

@@ -7,8 +7,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -22,6 +21,7 @@ from tests.bench.systems import BIG, MIB, TRUE, Docker, bare, bwrap, many, tar
 Systems = dict[str, Callable[[], object]]  # a float that comes back is the value, else its time in ms is
 FILES, TREE = 1000, 5000
 LARGE = Limits(memory="2g", disk="640m", inodes=40_000)
+IMPORTS = "asyncio, email.message, sqlite3, xml.dom.minidom"
 EVERYTHING = OutputLimits(max_files=10_000, max_total_bytes=1 << 30)
 
 
@@ -103,6 +103,7 @@ def rows(mine: list[Ours], peer: Docker | None, work: Path, only: str = "") -> I
     """The rows, in groups of which those are left out that have none whose name holds `only`."""
     groups: dict[tuple[str, ...], Callable[[], Iterator[Row]]] = {
         ("true", "python3 -c pass", "python3 -I -S -c pass", "node -e 0"): partial(runs, mine, peer),
+        (f"python3 script importing {IMPORTS}",): partial(imports, mine, work),
         ("stdout 1 MiB", "stdout 256 MiB", "memory for stdout of 256 MiB"): partial(output, mine, peer),
         ("create to first result",): partial(starts, mine, peer),
         ("put 1,000 files", "get 1,000 files", "collect 1,000 files"): partial(small, mine, peer, work),
@@ -136,6 +137,21 @@ def runs(mine: list[Ours], peer: Docker | None) -> Iterator[Row]:
             systems["docker exec"] = partial(peer.exec_cli, command)
             systems["SDK exec_run"] = partial(peer.exec_sdk, command)
         yield Row(name, systems, rounds=60 if name == "true" else 20)
+
+
+def imports(mine: list[Ours], work: Path) -> Iterator[Row]:
+    script = work / "imports.py"
+    script.write_text(f"import sys\nprint('asyncio' in sys.modules)\nimport {IMPORTS}\n")
+    systems: Systems = {"bare subprocess": partial(bare, ["/usr/bin/python3", str(script)])}
+    with ExitStack() as open_sessions:
+        for our in mine:
+            warm = open_sessions.enter_context(our.executor.session(warm=["python:" + IMPORTS]))
+            for session, how in ((our.session, "cold"), (warm, "warm")):
+                session.put("imports.py", script)
+                systems[f"{our.name}, {how}"] = partial(session.exec, ["python3", "imports.py"])
+            while warm.exec(["python3", "imports.py"]).stdout != "True\n":
+                time.sleep(0.1)
+        yield Row(f"python3 script importing {IMPORTS}", systems)
 
 
 def output(mine: list[Ours], peer: Docker | None) -> Iterator[Row]:
@@ -255,17 +271,10 @@ def calls(mine: list[Ours]) -> Iterator[Row]:
 
 def crowds(mine: list[Ours]) -> Iterator[Row]:
     """Many sessions at one time, and what each costs while it does nothing."""
-    cpus = len(os.sched_getaffinity(0))
-
-    def fork_exec() -> float:
-        with ThreadPoolExecutor(cpus) as threads:
-            began = time.perf_counter()
-            list(threads.map(lambda _: bare(TRUE), range(SESSIONS * RUNS)))
-            return SESSIONS * RUNS / (time.perf_counter() - began)
-
-    systems: Systems = {"bare fork and exec": fork_exec}
     found = {our.name: alone("", "crowd", our.name) for our in mine}
-    for name, values in found.items():
+    systems: Systems = {}
+    for name, values in found.items():  # each beside a bare one of the same minute
+        systems[f"bare fork and exec, beside {name}"] = partial(dict.__getitem__, values, "bare")
         systems[name] = partial(dict.__getitem__, values, "rate")
     yield Row(f"runs per second, {SESSIONS} sessions with {RUNS} each", systems, rounds=1, unit="/s")
     for name, unit, key in (

@@ -59,7 +59,11 @@ TARGETS = [
         for target in (
             Target("stage a skill of 1,000 files, unchanged", runtime, 5.0),
             Target(
-                "runs per second, 50 sessions with 20 each", runtime, 0.6, "bare fork and exec", least=True
+                "runs per second, 50 sessions with 20 each",
+                runtime,
+                0.6,
+                f"bare fork and exec, beside {runtime}",
+                least=True,
             ),
             Target("memory of an idle session", runtime, 25.0),
             Target("memory of the host process with them", runtime, 200.0),

@@ -50,6 +50,42 @@ def test_a_restored_session_has_every_file_as_it_was(keeping: Executor) -> None:
         assert after.stdout.endswith("981173106\n")
 
 
+LOCK = r"""
+cd work && mkdir -p a/b/c write-only closed private && echo 1 > a/b/c/f && echo 2 > write-only/f
+echo 3 > secret && ln secret a/again && echo 4 > a/open && ln -s open a/link && mkfifo a/fifo
+echo 5 > append
+chmod 200 append && chmod 0 secret a/b/c/f a/b/c a/b a closed && chmod 311 write-only && chmod 700 private
+"""
+SHOW_LOCKED = "stat -c '%n %a' a secret write-only append closed private"
+UNLOCK = r"""
+chmod -R u+rwX . && find . -not -type d -printf '%P %l|' | tr '|' '\n' | LC_ALL=C sort
+cat a/again a/b/c/f a/link append secret write-only/f
+"""
+
+
+def test_what_its_owner_has_locked_is_kept_and_stays_locked(keeping: Executor) -> None:
+    """Folders and files whose mode keeps their owner out; while something runs they are left as they are."""
+    with keeping.session("locked") as session:
+        session.exec(LOCK, cwd="/workspace")
+        locked = session.exec(SHOW_LOCKED, cwd="work").stdout
+        run = session.start("sleep 600")
+        session.checkpoint()
+        warned = " ".join(session.exec("true").warnings)
+        assert "work/a cannot be read: what is in it is left out" in warned
+        assert "work/secret could not be read" in warned
+        run.kill()
+        session.checkpoint()
+        warned = " ".join(session.exec("true").warnings)
+        assert "cannot" not in warned and "could not" not in warned, warned
+        assert session.exec(SHOW_LOCKED, cwd="work").stdout == locked
+    with keeping.restore("locked") as session:
+        assert session.exec(SHOW_LOCKED, cwd="work").stdout == locked
+        session.checkpoint()
+        found = session.exec(UNLOCK, cwd="work").stdout.split()
+        assert found[:6] == ["a/again", "a/b/c/f", "a/link", "open", "a/open", "append"]
+        assert found[6:] == ["inputs", "../inputs", "secret", "write-only/f", *"314532"]
+
+
 def test_an_unchanged_skill_keeps_what_a_script_wrote_into_it_after_a_restore(keeping: Executor) -> None:
     with keeping.session("skill") as session:
         session.exec("echo mine > note.txt", skill="sales-report")

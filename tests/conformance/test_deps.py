@@ -7,16 +7,26 @@ people use most are tried in the long form (EXECUTOR_SOAK=1).
 from __future__ import annotations
 
 import asyncio
+import importlib.metadata
+import inspect
 import json
 import os
+import re
+import shlex
 import shutil
+import subprocess
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import xmltodict
+import yaml
 
 from executor import AsyncExecutor, DependencyError, ExecResult, Settings
+from executor.cli import app
 from executor.deps import building, locks, programs
 from executor.deps.declared import declared
 from executor.deps.layers import LayerStore
@@ -36,7 +46,15 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Index]:
         text = f"import colours\ndef area(side): return side * side\ndef main(): print('shapes {version}')\n"
         made.wheel("shapes", version, {"shapes.py": text}, {"draw": "shapes:main"})
     made.wheel(
-        "colours", "1.0", {"colours/__init__.py": "RED = 1\n", "colours/__main__.py": "print('red')\n"}
+        "colours",
+        "1.0",
+        {
+            "colours/__init__.py": "RED = 1\n",
+            "colours/__main__.py": "print('red')\n",
+            # It may put files anywhere in its prefix: where the layer has its own, they count for nothing.
+            "colours-1.0.data/data/pyvenv.cfg": "home = /nowhere\n",
+            "colours-1.0.data/data/node_modules/left/index.js": "module.exports = 'not left'\n",
+        },
     )
     made.package("left", "1.0.0", {"index.js": "module.exports = 'left 1'\n"}, main="index.js")
     made.package("left", "2.0.0", {"index.js": "module.exports = 'left 2'\n"}, main="index.js")
@@ -56,16 +74,17 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Index]:
     made.stop()
 
 
+OURS = ("UV_DEFAULT_INDEX", "UV_NO_CONFIG", "npm_config_registry", "npm_config_replace_registry_host")
+
+
 @pytest.fixture(autouse=True)
 def configured(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
     """The operator's configuration: our index and our registry, and no other."""
     for name in list(os.environ):
         if name.startswith(("UV_", "PIP_")) or name.lower().startswith("npm_config"):
             monkeypatch.delenv(name)
-    monkeypatch.setenv("UV_DEFAULT_INDEX", f"{index.url}/simple")
-    monkeypatch.setenv("UV_NO_CONFIG", "1")
-    monkeypatch.setenv("npm_config_registry", index.url)
-    monkeypatch.setenv("npm_config_replace_registry_host", "always")
+    for name, value in zip(OURS, (f"{index.url}/simple", "1", index.url, "always"), strict=True):
+        monkeypatch.setenv(name, value)
 
 
 @pytest.fixture
@@ -285,6 +304,12 @@ REFUSED_TEXTS = {
     "a line break in requirements.txt": {"requirements.txt": BREAK % r"\t"},
     "more than anybody needs": {"requirements.txt": "".join(f"p{i}\n" for i in range(100_000))},
     "more of Node": {"package.json": json.dumps({"dependencies": {f"p{i}": "1" for i in range(20_000)}})},
+    "a key of many parts": {"pyproject.toml": ".".join(["a"] * 100) + " = 1\n"},  # square in memory
+    "a key of many parts in a block": {"a.py": f"# /// script\n# {'.'.join(['a'] * 100)} = 1\n# ///\n"},
+    "files that lead to each other": {
+        f"requirements{i}.txt": f"-r requirements{i + 1}.txt" for i in range(1200)
+    },
+    "a number of many digits": {"pyproject.toml": f'[tool.poetry.dependencies]\na = "^{"9" * 5000}"\n'},
     "an option in a requirement": {"requirements.txt": "shapes --config-settings=x=y\n"},
 }
 
@@ -331,8 +356,6 @@ def test_source_distributions_are_never_built(
 
 def test_the_canary_of_source_distributions_sings(bad_index: Index, tmp_path: Path) -> None:
     """The control: with building allowed, that setup.py runs on this machine."""
-    import subprocess
-
     from executor.deps.pypi import uv
 
     path = Path("/var/tmp", CANARY)
@@ -452,6 +475,9 @@ HOSTILE_LOCKS = {
             },
         }
     ),
+    "a package under the name of another": lambda lock: json.dumps(
+        {**lock, "node": {"node_modules/left": {**PACKAGE, "more": {"name": "evil"}}}}
+    ),
     "a folder outside": lambda lock: json.dumps({**lock, "node_folder": "../../etc"}),
     "an absolute folder": lambda lock: json.dumps({**lock, "node_folder": "/etc"}),
 }
@@ -462,7 +488,9 @@ def test_a_hostile_lock_is_refused(name: str, tmp_path: Path) -> None:
     target = {"python": "3.11", "machine": "x86_64", "libc": "glibc 2.36", "node": "24.1.0"}
     places = ("node_modules/left", "node_modules/@a/left/node_modules/b.js")
     more = {"dependencies": {"b": "^1 || >=2 <3", "c": "npm:@a/d@~1", "d": "latest", "e": ""}}
-    good = {"target": target, "declared": {}, "node": {place: {**PACKAGE, "more": more} for place in places}}
+    node = {place: {**PACKAGE, "more": more} for place in places}
+    node["node_modules/c"] = {**PACKAGE, "more": {"name": "@a/d"}}  # which `left` asks for
+    good = {"target": target, "declared": {}, "node": node, "node_folder": "b\u00fcro/.web"}
     path = tmp_path / locks.FILE
     path.write_text(json.dumps(good))
     assert locks.read(path) is not None  # the control
@@ -473,6 +501,7 @@ def test_a_hostile_lock_is_refused(name: str, tmp_path: Path) -> None:
 
 QUADRATIC = {
     "blanks before a hash": {"requirements.txt": "a" + " " * 500_000 + "b\n"},
+    "install lines": {"a.md": "".join(f"pip install a{i}\n" for i in range(50_000))},
     "blanks after import": {"a.js": "import" + " " * 500_000 + "b\n"},
     "script blocks without an end": {"a.py": "# /// script\n" * 80_000},
     "blanks in a list": {"SKILL.md": FRONT.format(name="x", more=f"pip: 'a{' ' * 50_000}b'\n")},
@@ -481,7 +510,7 @@ QUADRATIC = {
 
 @pytest.mark.parametrize("name", QUADRATIC)
 def test_a_file_takes_no_longer_than_its_length_allows(name: str, tmp_path: Path) -> None:
-    """The first three took hours when the time grew with the square of the length."""
+    """Most of these took minutes or hours when the time grew with the square of the length."""
     declared(a_skill(tmp_path, "slow", QUADRATIC[name]))
 
 
@@ -515,6 +544,77 @@ def test_layers_are_shared_listed_and_removed(local_desk: Desk, store: LayerStor
     assert store.records() == [] and _names(store) == []
     with pytest.raises(DependencyError, match="executor deps build"):
         local_desk.run(("one", "true"))
+
+
+def test_the_command_of_a_hint_works_when_it_is_pasted(
+    local_desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whether the skill was given by its path or by its name in a root, with the options it needs."""
+    monkeypatch.setenv("EXECUTOR_LAYERS_DIR", local_desk.settings.layers_dir)
+    monkeypatch.chdir(tmp_path)
+    skill = a_skill(tmp_path / "my skills", "plots", {"scripts/a.py": "import colours; print('works')\n"})
+
+    def run(*words: str) -> tuple[int, dict[str, Any]]:
+        status = app.main(["run", *words, "--runtime", "local", "--json", "--", "python3", "scripts/a.py"])
+        return status, json.loads(capsys.readouterr().out)
+
+    def paste(text: str) -> None:
+        for line in text.split(" && "):
+            program, *words = shlex.split(line)
+            assert (program, app.main(words)) == ("executor", 0)
+        capsys.readouterr()
+
+    _, found = run("plots", "--skills", "my skills")
+    command = found["warnings"][0].partition("then: ")[2]
+    assert command.startswith("executor deps lock plots --skills 'my skills' --runtime local && ")
+    (skill / "requirements.txt").write_text("colours\n")
+    paste(command)
+    (skill / "requirements.txt").write_text("colours\nshapes\n")
+    status, found = run("./my skills/plots")
+    assert status == 125
+    assert found["error"]["hint"].startswith("executor deps lock './my skills/plots' --runtime local && ")
+    (skill / "requirements.txt").write_text("colours\n")
+    local_desk.store.clean(0)
+    _, found = run("./my skills/plots")
+    paste(found["error"]["hint"])
+    assert run("./my skills/plots")[1]["stdout"] == "works\n"
+
+
+def test_the_example_of_the_documentation_runs(
+    index: Index,
+    store: LayerStore,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """docs/skills.md: every file of it is written, and every command of it is run, on both runtimes."""
+    text = (Path(__file__).parents[2] / "docs" / "skills.md").read_text()
+    files = re.findall(r"^`(feed-table/[^`\n]+)`\n\n(`{3,})\w+\n(.*?)^\2$", text, re.MULTILINE | re.DOTALL)
+    assert [path for path, _, _ in files] == [
+        "feed-table/SKILL.md",
+        "feed-table/scripts/table.py",
+        "feed-table/tests/cases.yaml",
+    ]
+    for path, _, content in files:
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(content)
+    case = yaml.safe_load((tmp_path / "feed-table" / "tests" / "cases.yaml").read_text())["cases"][0]
+    (tmp_path / "feed.xml").write_text(case["inputs"]["inputs/feed.xml"]["text"])
+    # The package that it needs, as it is installed here for the tests.
+    version = importlib.metadata.version("xmltodict")
+    index.wheel("xmltodict", version, {"xmltodict.py": inspect.getsource(xmltodict)})
+    monkeypatch.setenv("EXECUTOR_LAYERS_DIR", str(store.folder.parent))
+    monkeypatch.chdir(tmp_path)
+    for line in re.findall(r"^\$ (.*feed-table.*)$", text, re.MULTILINE):
+        program, *words = shlex.split(line)
+        if program == "executor":
+            assert app.main(words) == 0, (line, capfd.readouterr())
+        else:
+            subprocess.run([program, *words], check=True)
+    assert "4 passed" in capfd.readouterr().out
+    assert (tmp_path / "result" / "out" / "entries.csv").read_text() == (
+        'title,link,date\n"Bread, and salt",https://example.org/1,\n'
+    )
 
 
 def test_a_program_ends_with_the_caller_that_is_cancelled(tmp_path: Path) -> None:
@@ -555,22 +655,66 @@ def test_a_digest_does_not_depend_on_where_and_by_whom(store: LayerStore) -> Non
     )
 
 
+# --- the long form ------------------------------------------------------------------------------------------
+
+PLOT = "import numpy, pandas, matplotlib.pyplot as p\np.plot([1, 2]); p.savefig('out/made', format='png')\n"
+MARKED = """import { marked } from 'marked'
+import fs from 'fs'
+fs.writeFileSync('out/made', marked('# x'))
+"""
+DOCX = """const { Document, Packer, Paragraph } = require('docx')
+const text = new Document({ sections: [{ children: [new Paragraph('x')] }] })
+Packer.toBuffer(text).then((data) => require('fs').writeFileSync('out/made', data))
+"""
+# How it is declared → (the command, how the file begins that it makes). Of Python: `WAYS`.
+NODE = {
+    "marked": ("scripts/a.mjs", MARKED, "node scripts/a.mjs", b"<h1>"),
+    "docx": ("scripts/a.cjs", DOCX, "node scripts/a.cjs", b"PK"),
+}
+
+
+@pytest.fixture(scope="module")
+def downloads() -> Iterator[Path]:
+    """What was fetched from the real index: once for all tests, on the file system of the stores."""
+    folder = Path(tempfile.mkdtemp(dir="/var/tmp", prefix="executor-downloads-"))
+    yield folder
+    shutil.rmtree(folder)
+
+
 @pytest.mark.skipif(not os.environ.get("EXECUTOR_SOAK"), reason="fetches 60 MB: make soak")
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", [*WAYS, *NODE])
 def test_the_packages_that_people_use(
-    way: str, desk: Desk, store: LayerStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    way: str,
+    desk: Desk,
+    store: LayerStore,
+    downloads: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for name in (
-        "UV_DEFAULT_INDEX",
-        "UV_NO_CONFIG",
-        "npm_config_registry",
-        "npm_config_replace_registry_host",
-    ):
-        monkeypatch.delenv(name)
-    plot = "import numpy, pandas, matplotlib.pyplot as p\np.plot([1, 2]); p.savefig('out/p.png')\n"
-    skill = declaring(tmp_path, way, ["numpy", "pandas>=2", "matplotlib"], plot)
+    """Locked and fetched with a network; built and used without one; the second build finds it built."""
+    if way in NODE:
+        path, text, command, begins = NODE[way]
+        skill = a_skill(
+            tmp_path, "plots", {path: text, "package.json": json.dumps({"dependencies": {way: "*"}})}
+        )
+    else:
+        command, begins = "python3 scripts/a.py", b"\x89PNG"
+        skill = declaring(tmp_path, way, ["numpy", "pandas>=2", "matplotlib"], PLOT)
+    shutil.rmtree(store.cache)
+    store.cache.symlink_to(downloads)
+    store.prepare()
+    for name in (*OURS, "no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
     desk.lock(skill)
-    desk.build(skill)
-    desk.build(skill)
-    (found,) = desk.run(("plots", "python3 scripts/a.py && ls out"))
-    assert "p.png" in found.stdout, found.stderr
+    for name in ("http_proxy", "https_proxy", "HTTPS_PROXY", "ALL_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:1")  # nobody is there
+    desk.build(skill, offline=True)
+    with monkeypatch.context() as patch:
+        patch.setattr(programs, "run", lambda *_words: pytest.fail("it was built"))
+        monkeypatch.setenv("EXECUTOR_LAYERS_DIR", str(store.folder.parent))
+        began = time.monotonic()
+        assert app.main(["deps", "build", str(skill), "--runtime", desk.settings.runtime]) == 0
+        print(f"the second build took {1000 * (time.monotonic() - began):.0f} ms")
+    for _ in range(2):
+        (found,) = desk.run(("plots", f"{command} && cat out/made"))
+        assert found.kept("stdout").startswith(begins), found

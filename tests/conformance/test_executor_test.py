@@ -30,7 +30,7 @@ COMMAND = [sys.executable, "-m", "executor.cli"]
 SKILL = "---\nname: {name}\ndescription: For tests of the tests.\n---\nText.\n"
 
 # `make soak` does it as often as it takes to believe that nothing here is flaky.
-MANY, ROUNDS = (200, 10) if os.environ.get("EXECUTOR_SOAK") else (16, 1)
+MANY, ROUNDS = (200, 10) if os.environ.get("EXECUTOR_SOAK") else (10, 1)
 
 Invoke = Callable[..., "subprocess.CompletedProcess[str]"]
 

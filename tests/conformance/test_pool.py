@@ -16,7 +16,16 @@ from typing import Any
 import docker
 import pytest
 
-from executor import AsyncExecutor, Executor, Limits, PoolSettings, SandboxStartError, SessionClosedError
+from executor import (
+    AsyncExecutor,
+    AsyncSession,
+    Executor,
+    Limits,
+    PoolSettings,
+    SandboxStartError,
+    SessionClosedError,
+    SkillNotFoundError,
+)
 from executor.runtimes.container import LABEL_OWNER
 from executor.runtimes.owner import owner_label
 from executor.runtimes.pool import Lent, Pool
@@ -123,6 +132,69 @@ def test_what_dies_while_it_waits_is_not_seen_by_anyone(executor: Executor, runt
     async def one(made: AsyncExecutor) -> str:
         async with made.session() as session:
             return (await session.exec("true")).status
+
+    run(work())
+
+
+def test_skills_are_there_before_the_session_and_as_they_are_now(
+    executor: Executor, runtime: str, tmp_path: Path
+) -> None:
+    """A copy that was staged ahead is used only while its source is the same, and belongs to one session."""
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "SKILL.md").write_text(f"---\nname: {name}\ndescription: Says it.\n---\n")
+        (tmp_path / name / "say.sh").write_text(f"echo {name}\n")
+        (tmp_path / name / "lost").symlink_to("/etc/passwd")  # a warning that the session is to have
+    puts: list[bytes] = []
+
+    async def work() -> None:
+        pool_settings = PoolSettings(size=1, skills=("one", "two"))
+        async with AsyncExecutor(skills=[tmp_path], runtime=runtime, pool=pool_settings) as made:
+            pool = made._runtime
+            assert isinstance(pool, Pool)
+            await filled(pool)
+            (tmp_path / "two" / "say.sh").write_text("echo changed\n")
+            async with made.session() as session:
+                channel = await session._ready()
+                assert session.staged == {}
+                original = channel.put_files
+
+                async def counted(*arguments: Any, **options: Any) -> Any:
+                    puts.append(options["swap"])
+                    return await original(*arguments, **options)
+
+                channel.put_files = counted  # type: ignore[method-assign]
+                assert await said(session, "one") == "one\n"
+                assert puts == []  # the control: it is the other that is brought
+                assert await said(session, "two") == "changed\n"
+                assert puts == [b"two"]
+                assert set(session.staged) == {"one", "two"}
+                await session.exec("echo echo other >/skills/one/say.sh")
+                assert await said(session, "one") == "other\n"
+            await filled(pool)
+            async with made.session() as session:
+                assert await said(session, "one") == "one\n"
+                await session.checkpoint()
+            async with made.restore(session.id) as session:  # not into one that has files already
+                assert session._box._sandbox is not None
+                assert not session._box._sandbox.spare
+                assert await said(session, "one") == "one\n"
+
+    async def said(session: AsyncSession, skill: str) -> str:
+        before = skill in session.staged
+        result = await session.exec("bash say.sh", skill=skill)
+        assert any("'lost' leads out" in warning for warning in result.warnings) is not before
+        return result.stdout
+
+    run(work())
+
+
+def test_a_pool_of_skills_that_there_are_not_is_an_error(executor: Executor, runtime: str) -> None:
+    async def work() -> None:
+        settings = PoolSettings(size=1, skills=("nowhere",))
+        with pytest.raises(SkillNotFoundError, match="nowhere"):
+            async with AsyncExecutor(skills=[], runtime=runtime, pool=settings):
+                pass
 
     run(work())
 

@@ -7,8 +7,10 @@ touched.
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib.util
 import io
+import json
 import os
 import shutil
 import signal
@@ -53,6 +55,7 @@ def _module() -> Any:
 dev = _module()
 
 
+@functools.cache
 def small_image() -> bytes:
     """The tar of a root filesystem in which the guest starts."""
     root = Path(LocalRuntime().rootfs("base"))
@@ -113,6 +116,12 @@ class OwnEngine:
     @property
     def pid(self) -> int:
         return int(self._engine.processes()["dockerd"].split()[0])
+
+    def configure(self, **settings: object) -> None:
+        """Settings of dockerd, for this one and those that are started after it."""
+        self._engine.settings = settings
+        (self._engine.run / "daemon.json").write_text(json.dumps(settings))
+        self.send(signal.SIGHUP)
 
     def kill(self) -> None:
         """SIGKILL to dockerd; the containers and their containerd live on."""

@@ -18,6 +18,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections import Counter
 from typing import Any
@@ -60,7 +61,8 @@ class Soak:
         )
         async with AsyncExecutor(settings=settings) as made:
             self._watch(made)
-            await self._sessions(made, AT_ONCE)  # modules, pools and connections are there afterwards
+            await self._sessions(made, AT_ONCE)  # modules are there afterwards
+            await self._fill_pools(made)
             before = await self._look(made)
             began = time.monotonic()
             memory = []
@@ -76,6 +78,19 @@ class Soak:
             "wrong": self.wrong,
             "seconds": round(seconds, 1),
         }
+
+    async def _fill_pools(self, made: AsyncExecutor) -> None:
+        """Every thread that the loop may have, each with its connection to the engine."""
+        api = getattr(made._runtime, "_api", None)
+        at_once = threading.Barrier(min(32, (os.cpu_count() or 1) + 4))  # as `ThreadPoolExecutor` counts
+
+        def use() -> None:
+            at_once.wait(20)
+            if api is not None:
+                api.ping()
+            at_once.wait(20)
+
+        await asyncio.gather(*(asyncio.to_thread(use) for _ in range(at_once.parties)))
 
     def _watch(self, made: AsyncExecutor) -> None:
         runtime = made._runtime

@@ -14,8 +14,10 @@ import tarfile
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import docker.errors
 import pytest
 import requests
 
@@ -30,10 +32,12 @@ from executor import (
 from executor.channel import connection
 from executor.runtimes import container
 from executor.runtimes.container import ContainerRuntime
+from executor.runtimes.engine import remove_container
 from tests.conftest import REQUIRED
 from tests.faults import traces
 from tests.faults.engines import SMALL, OwnEngine, missing, own_engine
 from tests.faults.test_sandbox import under_way
+from tests.faults.test_soak import LONG
 
 
 @pytest.fixture(scope="module")
@@ -100,6 +104,45 @@ def test_an_engine_that_ends_in_mid_run_loses_the_run_and_nothing_else(
     asyncio.run(work())
 
 
+@pytest.fixture
+def restoring(engine: OwnEngine) -> Iterator[OwnEngine]:
+    """The engine with live-restore: its containers live on while it does not."""
+    engine.configure(**{"live-restore": True})
+    with contextlib.closing(engine.client()) as client:
+        assert traces.eventually(lambda: client.info()["LiveRestoreEnabled"])
+        yield engine
+        engine.configure(**{"live-restore": False})
+        assert traces.eventually(lambda: not client.info()["LiveRestoreEnabled"])
+
+
+@pytest.mark.parametrize("end", [OwnEngine.kill, *[OwnEngine.terminate] * LONG])
+def test_a_container_that_its_engine_takes_up_again_is_lost_and_goes(
+    restoring: OwnEngine, end: Callable[[OwnEngine], None]
+) -> None:
+    """SECURITY 6: live-restore. What the guest said meanwhile is gone, so nobody attaches again: the run is
+    lost, and the container, which is still there, is removed.
+    """
+    words = f"8{secrets.randbelow(10**9):09d}"
+
+    async def work() -> None:
+        async with opened(restoring) as made:
+            session = made.session()
+            run = await under_way(session, f"echo up; touch work/up; exec sleep {words}")
+            await asyncio.to_thread(end, restoring)
+            result = await run
+            assert (result.status, result.stdout) == ("lost", "up\n")
+            assert len(traces.sleepers(words)) == 1  # in its container, which nobody supervises
+            await asyncio.to_thread(restoring.start)
+            assert await traces.settled(lambda: not traces.sleepers(words))
+            with pytest.raises(SandboxLostError, match="has lost its sandbox"):
+                await session.exec("true")
+            await session.close()
+            async with made.session() as again:
+                assert (await again.exec("echo back")).stdout == "back\n"
+
+    asyncio.run(work())
+
+
 def test_an_engine_that_hangs_holds_nobody_up(
     engine: OwnEngine, monkeypatch: pytest.MonkeyPatch, impatient: None
 ) -> None:
@@ -153,6 +196,74 @@ def test_an_image_that_is_gone_since_the_executor_opened_is_named_and_not_pulled
     asyncio.run(work())
 
 
+def test_a_session_has_the_image_that_was_looked_at_when_it_began(engine: OwnEngine) -> None:
+    """SECURITY 6: digest changed. The name leads elsewhere from one session to the next, between look and
+    create, and between look and create to nowhere.
+    """
+    name, other = "executor-faults/moving", "executor-faults/changed"
+
+    def image_of(client: Any, container: str) -> str:
+        return str(client.api.inspect_container(container)["Image"])
+
+    async def work() -> None:
+        with contextlib.closing(engine.client()) as client:
+            first = client.api.inspect_image(SMALL)["Id"]
+            made_of = client.api.create_container(SMALL, ["true"])["Id"]
+            client.api.commit(made_of, other, "1")
+            client.api.remove_container(made_of)
+            second = client.api.inspect_image(f"{other}:1")["Id"]
+            assert first != second
+            client.api.tag(SMALL, name, "1")
+            try:
+                async with opened(engine, image=f"{name}:1") as made:
+                    runtime = made._runtime
+                    assert isinstance(runtime, ContainerRuntime)
+                    named, between = runtime._named, contextlib.suppress()
+
+                    def changing(sandbox: Any, body: Any) -> None:
+                        with between:
+                            named(sandbox, body)
+
+                    runtime._named = changing  # type: ignore[method-assign]
+                    for expected in (first, second):
+                        async with made.session() as session:
+                            await session.exec("true")
+                            (sandbox,) = runtime._sandboxes
+                            assert image_of(client, sandbox.name) == expected
+                        client.api.tag(f"{other}:1", name, "1", force=True)
+                    between = moved(client, SMALL, name)
+                    async with made.session() as session:
+                        await session.exec("true")
+                        (sandbox,) = runtime._sandboxes
+                        assert image_of(client, sandbox.name) == second
+                        assert client.api.inspect_image(f"{name}:1")["Id"] == first
+                    client.api.tag(f"{other}:1", name, "1", force=True)
+                    between = gone(client, f"{other}:1", f"{name}:1")
+                    with pytest.raises(ImageMissingError, match="has no image"):
+                        await made.session().exec("true")
+            finally:
+                for left in (f"{other}:1", f"{name}:1"):
+                    with contextlib.suppress(docker.errors.ImageNotFound):
+                        client.api.remove_image(left)
+
+    asyncio.run(work())
+
+
+@contextlib.contextmanager
+def moved(client: Any, image: str, name: str) -> Iterator[None]:
+    """The name leads to another image before the container is made."""
+    client.api.tag(image, name, "1", force=True)
+    yield
+
+
+@contextlib.contextmanager
+def gone(client: Any, *names: str) -> Iterator[None]:
+    """The image is removed before the container is made."""
+    for name in names:
+        client.api.remove_image(name)
+    yield
+
+
 def test_a_full_disk_is_named_and_leaves_nothing_half_made(one: OwnEngine) -> None:
     with own_engine(size="80m") as small:
         filler = small.folder / "filler"
@@ -196,6 +307,15 @@ def test_a_name_that_is_taken_is_left_to_its_owner(
                 client.api.remove_container(theirs)
 
     asyncio.run(work())
+
+
+def test_many_remove_one_container_and_each_is_told_that_it_is_gone(engine: OwnEngine) -> None:
+    """SECURITY 6: concurrent rm. The engine answers all but one with 409, and the last ones with 404."""
+    with contextlib.closing(engine.client()) as client, ThreadPoolExecutor(6) as pool:
+        made = client.api.create_container(SMALL, ["sleep", "600"])["Id"]
+        client.api.start(made)
+        assert list(pool.map(lambda _: remove_container(client.api, made), range(6))) == [True] * 6
+        assert remove_container(client.api, made)
 
 
 def slow_creates(runtime: Any, seconds: float, *, answer: bool) -> threading.Event:

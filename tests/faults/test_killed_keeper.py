@@ -23,7 +23,7 @@ from executor.workspace.checkpoint import Store
 from tests.conftest import REPOSITORY
 
 SOAK = os.environ.get("EXECUTOR_SOAK", "") not in ("", "0")
-LIVES = {"local": 200, "container": 20} if SOAK else {"local": 10, "container": 1}
+LIVES = {"local": 200, "container": 20} if SOAK else {"local": 6, "container": 1}
 
 
 class Keeper:

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import io
 import os
 import signal
+import tarfile
+import tempfile
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from executor import AsyncExecutor, Limits, SandboxLostError
+from executor import AsyncExecutor, Executor, Limits, SandboxLostError
 from executor.runtimes.base import Runtime, Sandbox, SandboxSpec
 from executor.runtimes.container import ContainerSandbox
-from executor.runtimes.local import LocalSandbox
+from executor.runtimes.local import FILES, LocalRuntime, LocalSandbox
 from tests.faults.conftest import Drive
+from tests.faults.engines import small_image
 from tests.faults.traces import guest_pid
 
 UP = "echo up; touch work/up; sleep 600"
@@ -142,6 +147,30 @@ def test_a_sandbox_that_dies_of_memory_says_so(drive: Drive) -> None:
     drive(work, wrap=larger_than_memory)
 
 
+FILL = "echo kept > out/f; head -c 90000000 /dev/zero > work/hog; exec python3 -c 'bytes(1) * 60000000'"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="no memory limit on the whole sandbox")
+def test_a_sandbox_whose_memory_is_full_of_files_is_lost_or_gets_room_again(drive: Drive) -> None:
+    """SECURITY 6: memory-bricked session. Every further run would die; files can still be had and removed."""
+
+    async def work(made: AsyncExecutor, _started: list[Sandbox]) -> None:
+        for way_out in (True, False):
+            session = made.session(limits=Limits(memory="128m"))
+            result = await session.exec(FILL, outputs=["out/**"], timeout=60)
+            assert (result.status, result.files[0].content) == ("oom", "kept\n"), result
+            if way_out:
+                await session.remove("work/hog")
+                assert (await session.exec("echo well")).stdout == "well\n"
+            else:
+                with pytest.raises(SandboxLostError, match="no program finds 25 MiB of 128"):
+                    await session.exec("echo well")
+                assert session.lost
+            await session.close()
+
+    drive(work, wrap=larger_than_memory)
+
+
 def test_a_host_that_reads_no_more_can_still_end_a_sandbox(drive: Drive, client: Any) -> None:
     """SECURITY 6: a stalled reader wedges the engine until the attached stream is closed."""
 
@@ -175,6 +204,34 @@ def test_a_sandbox_without_a_free_process_recovers(drive: Drive) -> None:
             assert (after.status, after.stdout) == ("ok", "after\n")
 
     drive(work)
+
+
+def test_a_local_session_keeps_the_root_file_system_it_began_with(runtime: str) -> None:
+    """SECURITY 6: the image changed. As a container's: see `test_engine`."""
+    if runtime != "local" or not LocalRuntime().rootfs(""):
+        pytest.skip("needs a root file system of ours, to cut a small one out of it")
+    with tempfile.TemporaryDirectory(prefix="executor-rootfs-", dir="/var/tmp") as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        current = folder / "current"
+        for version in ("1", "2"):
+            with tarfile.open(fileobj=io.BytesIO(small_image())) as tar:
+                tar.extractall(folder / version, filter="fully_trusted")
+            root = folder / version
+            root.chmod(0o755)
+            for inner in ("etc", "node_modules", "opt/layers"):
+                (root / inner).mkdir(parents=True)
+            for path in FILES:  # that something is bound over
+                (root / path.lstrip("/")).touch()
+            (root / "usr/version").write_text(version)
+        current.symlink_to("1")
+        with Executor(runtime="local", image=str(current), skills=[]) as made, made.session() as before:
+            assert before.exec("cat /usr/version").stdout == "1"
+            current.unlink()
+            current.symlink_to("2")
+            with made.session() as after:
+                assert after.exec("cat /usr/version").stdout == "2"
+            assert before.exec("cat /usr/version").stdout == "1"
 
 
 def test_somebody_else_who_writes_to_the_guest_ends_the_session(

@@ -22,7 +22,7 @@ from tests.faults.conftest import Drive
 from tests.faults.engines import SMALL, missing, own_engine
 
 LONG = os.environ.get("EXECUTOR_SOAK", "") not in ("", "0")
-COUNT = int(os.environ.get("EXECUTOR_SOAK_SESSIONS", "1000")) if LONG else 6
+COUNT = int(os.environ.get("EXECUTOR_SOAK_SESSIONS", "1000")) if LONG else 4
 RATE = 0.1 if LONG else 0.5  # of sessions that do not end by themselves
 GROWTH_KB = 24 << 10  # of the host between the first hundred sessions and the last, for the allocator's sake
 

@@ -12,6 +12,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,15 @@ def cgroups(owner: str | None = None) -> list[str]:
     )
 
 
+def members(owner: str) -> list[str]:
+    """Processes in the control groups of an owner."""
+    found = []
+    for group in cgroups(owner):
+        with contextlib.suppress(OSError):
+            found += Path(group, "cgroup.procs").read_text().split()
+    return found
+
+
 def cgroups_of_the_dead() -> list[str]:
     """Control groups of owners that are gone, which the reaper has not got to yet."""
     found = []
@@ -61,13 +71,18 @@ def cgroups_of_the_dead() -> list[str]:
 
 
 def children() -> list[str]:
-    """Processes that this one started and that are there, zombies too; not the engines of the tests."""
+    """Processes that this one started and that are there, zombies too; not the engines of the tests, nor the
+    tracker that multiprocessing keeps once a test has used it.
+    """
     found = []
+    tracker = getattr(resource_tracker._resource_tracker, "_pid", None)
     for name in filter(str.isdigit, os.listdir("/proc")):
         with contextlib.suppress(OSError, IndexError):
             fields = Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()
             command = Path(f"/proc/{name}/comm").read_text().strip()
-            if int(fields[1]) == os.getpid() and command not in ("containerd", "dockerd"):
+            if int(name) == tracker or command in ("containerd", "dockerd"):
+                continue
+            if int(fields[1]) == os.getpid():
                 found.append(f"{name} {command}")
     return sorted(found)
 

@@ -21,7 +21,7 @@ from executor import Executor, ExecutorError, SandboxStartError
 from executor.channel import connection
 from executor.guest import bundle
 from executor.runtimes import container, local
-from executor.runtimes.base import SandboxSpec
+from executor.runtimes.base import IPC, SandboxSpec
 
 SOAK = bool(os.environ.get("EXECUTOR_SOAK"))
 DIES = "dies"
@@ -169,13 +169,15 @@ TELLING = "read:/proc/cmdline read:/proc/kallsyms read:/proc/interrupts read:/pr
 FILTER = """
     prlimit-other setpriority-other sched-other ioprio-other ioctl-tiocsetd ptrace"""
 
+IPC_SYSCTLS = tuple(f"kernel.{name}" for name in IPC)
+
 CONTAINER = {
     "NetworkMode": Row(
         "net namespace is the host's", body=without_sysctls(also=setting("NetworkMode", "host"))
     ),
     "IpcMode": Row(
         "ipc namespace is the host's",
-        body=without_sysctls("kernel.shmall", also=setting("IpcMode", "host")),
+        body=without_sysctls(*IPC_SYSCTLS, also=setting("IpcMode", "host")),
     ),
     "PidMode": Row("not 1", body=setting("PidMode", "host")),
     "UTSMode": Row("uts namespace is the host's", body=host_uts),
@@ -227,6 +229,13 @@ CONTAINER = {
         payload="d03_census.py", bad="shm-not-executable", body=tmpfs("/dev/shm", "noexec", "exec")
     ),
     "Sysctls: shmall": Row(payload="r05_shared.py", bad="system-v", body=without_sysctls("kernel.shmall")),
+    "Sysctls: msgmni": Row(payload="r10_kernel.py", bad="messages", body=without_sysctls("kernel.msgmni")),
+    "Sysctls: sem": Row(payload="r10_kernel.py", bad="semaphores", body=without_sysctls("kernel.sem")),
+    "SecurityOpt: our profile, memory": Row(
+        payload="r10_kernel.py",
+        bad="lists huge-pages own-filter",
+        body=security("no-new-privileges"),
+    ),
     "Sysctls: ipv6": Row(
         payload="n01_inet.py",
         bad="loopback-6",
@@ -289,6 +298,9 @@ LOCAL = {
         filter=ALLOW_ALL,
     ),
     "the filter, entries": Row(payload="k02_foreign.py", bad="i386-getpid", filter=ALLOW_ALL),
+    "the filter, memory": Row(
+        payload="r10_kernel.py", bad="lists pool-aio huge-pages own-filter", filter=ALLOW_ALL
+    ),
     "the filter, process 1": Row(
         payload="t04_init.py", bad="init:prlimit init:scheduler init:priority", filter=ALLOW_ALL
     ),
@@ -301,6 +313,7 @@ LOCAL = {
     # nosuid and nodev too: bubblewrap adds them to every bind.
     "noexec": Row(payload="d03_census.py", bad="shm-not-executable", table=("noexec", "exec")),
     "the cgroup, memory": Row(payload="r03_memory.py", bad="anonymous-memory", prepare="cgroup"),
+    "the cgroup, sockets": Row(payload="r10_kernel.py", bad="socket-buffers", prepare="cgroup"),
     "the cgroup, processes": Row(payload="r01_forks.py", bad="forks", prepare="cgroup"),
     "the cgroup, processors": Row(payload="r09_cpu.py", bad="cpu", prepare="cgroup", cpus=0.05),
     "the closing of descriptors": Row(
@@ -383,6 +396,8 @@ UNNOTICED = {
     "nice": "0 is the kernel's default; pinned",
 }
 SLOW = {
+    "the cgroup, sockets",
+    "the filter, memory",
     "the cgroup, processors",
     "scripts first",
     "rlimit fsize, memfd",

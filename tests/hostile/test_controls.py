@@ -37,6 +37,8 @@ FLIPS = {
     ("bwrap", "r07_pipes.py"): "pipes",
     ("bwrap", "r09_cpu.py"): "cpu",
     ("docker", "r09_cpu.py"): "cpu",
+    ("bwrap", "r10_kernel.py"): "lists messages semaphores pool-aio huge-pages own-filter socket-buffers",
+    ("docker", "r10_kernel.py"): "lists messages semaphores huge-pages own-filter",
     ("bwrap", "d01_inodes.py"): "inodes:/workspace inodes:/skills inodes:/tmp inodes:/dev/shm",
     ("bwrap", "d02_sparse.py"): """
         sparse-1t:/workspace sparse-8e:/workspace reserve:/workspace

@@ -10,6 +10,7 @@ import io
 import itertools
 import os
 import shutil
+import ssl
 import subprocess
 import tarfile
 import threading
@@ -93,9 +94,12 @@ def as_bundle(files: Files, scratch: Path) -> bytes:
 
 
 class Web:
-    """An HTTP server. `files`: path → content. `git`: folder whose repositories it serves below `/git/`."""
+    """An HTTP server. `files`: path → content. `git`: folder whose repositories it serves below `/git/`.
 
-    def __init__(self, git: Path) -> None:
+    `tls`: speak TLS with this certificate.
+    """
+
+    def __init__(self, git: Path, tls: ssl.SSLContext | None = None) -> None:
         self.git = git
         self.files: dict[str, bytes] = {}
         self.asked: list[tuple[str, int, dict[str, str]]] = []
@@ -143,7 +147,12 @@ class Web:
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
-        self.url = f"http://127.0.0.1:{self._server.server_port}"
+        self.url = f"http{'s' * (tls is not None)}://127.0.0.1:{self._server.server_port}"
+        if tls is not None:
+            # Not at once: a handshake that fails is the affair of its own thread.
+            self._server.socket = tls.wrap_socket(
+                self._server.socket, server_side=True, do_handshake_on_connect=False
+            )
 
     def reset(self) -> None:
         """Serve nothing, and answer as it should be."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import os
 import shutil
 import subprocess
@@ -12,15 +13,16 @@ import threading
 import time
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from executor.errors import SkillSourceError
+from executor.models import SourceLimits
 from executor.skills.repository import Repository
-from executor.skills.sources import progress
+from executor.skills.sources import archive, progress
 from executor.skills.sources.archive import archive_at
 from executor.skills.sources.base import SkillSource
-from executor.skills.sources.members import Caps
 from executor.skills.sources.roots import open_source
 from tests.sources.publish import Web, as_tar, as_zip, skill, write_folder
 
@@ -28,7 +30,7 @@ ONE = as_zip({"one/SKILL.md": skill("one")})
 TWO = as_zip({"two/SKILL.md": skill("two")})
 REPO = {"SKILL.md": skill("repo"), "run.sh!": b"#!/bin/sh\n"}
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
-QUICK = Caps(seconds=2.0, idle=0.5, download=1 << 20)
+QUICK = SourceLimits(seconds=2.0, idle=0.5, download=1 << 20)
 
 
 def slugs(source: SkillSource) -> list[str]:
@@ -282,6 +284,43 @@ def test_a_file_is_seen_when_it_is_written(tmp_path: Path) -> None:
     assert open_source(str(tmp_path / "more/y/SKILL.md")).read_resource("y", "data") == b"1"
     write_folder({"x/SKILL.md": skill("x")}, tmp_path / "folder")
     assert slugs(open_source(f"file:{tmp_path}/folder")) == ["x"]
+
+
+def test_what_is_unpacked_is_what_was_digested(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file that is written in place meanwhile stands under no other's checksum in the cache."""
+    file = tmp_path / "skills.zip"
+    file.write_bytes(ONE)
+    unpacked = archive.unpacked
+
+    def meanwhile(*words: Any) -> Any:
+        file.write_bytes(TWO[:100])
+        return unpacked(*words)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(archive, "unpacked", meanwhile)
+        assert slugs(open_source(f"file:{file}#sha256={hashlib.sha256(ONE).hexdigest()}")) == ["one"]
+    file.write_bytes(TWO)
+    assert slugs(open_source(str(file))) == ["two"]
+
+
+def test_a_look_of_a_clock_that_was_wrong_is_not_believed(web: Web, cache: Path) -> None:
+    web.files["/a.zip"] = ONE
+    open_source(f"{web.url}/a.zip").list()
+    (look,) = (cache / "looks").iterdir()
+    look.write_text(json.dumps({**json.loads(look.read_text()), "at": time.time() + 1e8}))
+    web.files["/a.zip"] = TWO
+    assert slugs(open_source(f"{web.url}/a.zip")) == ["two"]
+
+
+def test_a_cache_that_others_may_write_to_is_not_believed(web: Web, cache: Path) -> None:
+    web.files["/a.zip"] = ONE
+    open_source(f"{web.url}/a.zip").list()
+    cache.chmod(0o1777)
+    with pytest.raises(SkillSourceError, match="others may write to") as caught:
+        open_source(f"{web.url}/a.zip").list()
+    assert "chmod 700" in caught.value.hint
+    cache.chmod(0o700)
+    assert slugs(open_source(f"{web.url}/a.zip")) == ["one"]
 
 
 FETCH = """

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from executor.errors import SkillSourceError
+from executor.models import SourceLimits
 from executor.skills.repository import Repository
 from executor.skills.sources.bucket import BucketSource
-from executor.skills.sources.members import Caps
 from executor.skills.sources.roots import open_source
 from tests.sources.publish import S3, skill
 
@@ -131,17 +131,17 @@ def test_names_that_no_folder_could_have_cost_their_skill(s3: S3) -> None:
 
 def test_sizes_are_bounded(s3: S3) -> None:
     s3.put(FILES)
-    source = BucketSource.at(s3.root(), caps=Caps(total=1000))
+    source = BucketSource.at(s3.root(), caps=SourceLimits(total=1000))
     with pytest.raises(SkillSourceError, match="is larger than 1,000 bytes"):
         _ = source.list().first()["a"].path
-    source = BucketSource.at(s3.root(), caps=Caps(file=1000))
+    source = BucketSource.at(s3.root(), caps=SourceLimits(file=1000))
     with pytest.raises(SkillSourceError, match=r"large\.bin is larger than 1,000 bytes"):
         _ = source.list().first()["a"].path
 
 
 def test_a_server_that_is_down_leaves_the_last_list(s3: S3, warnings: list[str], cache: Path) -> None:
     s3.put(FILES)
-    source = BucketSource.at(s3.root(), caps=Caps(idle=1, seconds=20))
+    source = BucketSource.at(s3.root(), caps=SourceLimits(idle=1, seconds=20))
     found = source.list().first()["a"].path
     source._store._options["endpoint_url"] = "http://127.0.0.1:1"
     source._store._made = None
@@ -151,7 +151,7 @@ def test_a_server_that_is_down_leaves_the_last_list(s3: S3, warnings: list[str],
     assert len(warnings) == 1
     # Without a copy there is an error.
     with pytest.raises(SkillSourceError, match="cannot be reached"):
-        BucketSource("none", endpoint_url="http://127.0.0.1:1", caps=Caps(idle=1, seconds=20)).list()
+        BucketSource("none", endpoint_url="http://127.0.0.1:1", caps=SourceLimits(idle=1, seconds=20)).list()
 
 
 def test_what_is_wrong_with_an_address_or_a_bucket_is_told(s3: S3, monkeypatch: pytest.MonkeyPatch) -> None:

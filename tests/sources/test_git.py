@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import stat
+import struct
 import subprocess
+import zlib
 from pathlib import Path
 
 import pytest
 
 from executor.errors import SkillSourceError
+from executor.models import SourceLimits
 from executor.skills.sources import git_repository
 from executor.skills.sources.git import git_source, parse
-from executor.skills.sources.members import Caps
 from executor.skills.sources.roots import open_source
 from tests.sources.publish import Web, commit, git, skill
 
@@ -181,12 +184,60 @@ def test_size_and_time_are_bounded(web: Web, repository: Path, tmp_path: Path) -
     commit({**FILES, "zeros": bytes(3 << 20)}, repository)
     address = root(web, repository)
     with pytest.raises(SkillSourceError, match="'zeros' is larger than 1,048,576 bytes"):
-        git_source(address, caps=Caps(file=1 << 20)).list()
+        git_source(address, caps=SourceLimits(file=1 << 20)).list()
     with pytest.raises(SkillSourceError, match="more than 3 files"):
-        git_source(address, caps=Caps(entries=3)).list()
+        git_source(address, caps=SourceLimits(entries=3)).list()
     web.before = lambda request: bool(request.rfile.read(100_000_000))  # it never answers
     with pytest.raises(SkillSourceError, match="was not fetched within 1 s"):
-        git_source(address, caps=Caps(seconds=1)).list()
+        git_source(address, caps=SourceLimits(seconds=1)).list()
+
+
+def test_a_small_pack_that_stands_for_more_than_a_machine_has(web: Web, repository: Path) -> None:
+    """Folders in each other, each many times; and a file that is a small one many times."""
+    commit(FILES, repository)
+    blob = git(repository, "rev-parse", "HEAD:elsewhere/SKILL.md")
+    tree = _tree(repository, f"100644 blob {blob}\tSKILL.md\n")
+    for _ in range(8):
+        tree = _tree(repository, "".join(f"040000 tree {tree}\t{'x' * 99}{number}\n" for number in range(12)))
+    git(repository, "tag", "folders", git(repository, "commit-tree", "-m", "x", tree))
+    with pytest.raises(SkillSourceError, match="is refused: git answers with more than"):
+        open_source(root(web, repository, "@folders")).list()
+    base, times = b"A" * 65536, 800
+    whole = hashlib.sha1(b"blob %d\0" % (len(base) * times) + base * times).hexdigest()
+    delta = _size(len(base)) + _size(len(base) * times) + b"\x80" * times  # the whole base, each time
+    name = hashlib.sha1(b"blob %d\0" % len(base) + base).digest()
+    pack = b"PACK" + struct.pack(">LL", 2, 2) + _head(3, len(base)) + zlib.compress(base)
+    pack += _head(7, len(delta)) + name + zlib.compress(delta)
+    pack += hashlib.sha1(pack).digest()
+    subprocess.run(
+        ["git", "-C", repository, "index-pack", "--stdin"], input=pack, check=True, capture_output=True
+    )
+    files = {"SKILL.md": blob, "large": whole, "small": name.hex()}
+    tree = _tree(repository, "".join(f"100644 blob {one}\t{path}\n" for path, one in files.items()))
+    git(repository, "tag", "file", git(repository, "commit-tree", "-m", "x", tree))
+    with pytest.raises(SkillSourceError, match="is refused: a file of its commit is larger than 1,048,576"):
+        git_source(root(web, repository, "@file"), caps=SourceLimits(file=1 << 20)).list()
+
+
+def _tree(repository: Path, lines: str) -> str:
+    argv = ["git", "-C", str(repository), "mktree"]
+    return subprocess.run(argv, input=lines.encode(), capture_output=True, check=True).stdout.decode().strip()
+
+
+def _size(number: int) -> bytes:
+    """As a delta states it."""
+    found = []
+    while number > 127:
+        found.append(number & 127 | 128)
+        number >>= 7
+    return bytes([*found, number])
+
+
+def _head(kind: int, size: int) -> bytes:
+    """Of an object in a pack."""
+    if size < 16:
+        return bytes([kind << 4 | size])
+    return bytes([kind << 4 | size & 15 | 128]) + _size(size >> 4)
 
 
 def test_a_server_that_is_down_leaves_the_last_good_copy(web: Web, repository: Path) -> None:
@@ -235,7 +286,7 @@ def test_addresses_are_read() -> None:
     assert found.shown == "git+ssh://host:22/o/r.git@feature/x#a b/c"
     token = parse("git+https://x:s3cret@host/o/r")
     assert (token.url, token.shown) == ("https://x:s3cret@host/o/r", "git+https://host/o/r")
-    told = git_repository.environment(os.environ, token.url, Caps(), partial=False)
+    told = git_repository.environment(os.environ, token.url, SourceLimits(), partial=False)
     assert told["GIT_ALLOW_PROTOCOL"] == "https"
     assert not {name for name in told if name.startswith("GIT_") and name in os.environ} - set(told)
 

@@ -23,7 +23,7 @@ import pytest
 
 from executor.errors import SkillSourceError
 from executor.skills.sources.archive import FileArchive, archive_source
-from executor.skills.sources.members import CAPS
+from executor.skills.sources.members import DEPTH, FREE, LIMITS, NAME
 from tests.sources.publish import as_bundle, skill
 
 SKILL = ("s/SKILL.md", skill("s"))
@@ -189,8 +189,8 @@ def many_tar(count: int) -> bytes:
     return b"".join(header(f"s/{n}" if n else "s/SKILL.md", b"0", 0) for n in range(count)) + bytes(1024)
 
 
-LONG = "n" * (CAPS.name + 1)
-DEEP = "/".join(["d"] * (CAPS.depth + 1))
+LONG = "n" * (NAME + 1)
+DEEP = "/".join(["d"] * (DEPTH + 1))
 NFC, NFD = (unicodedata.normalize(form, "s/caf\u00e9.md") for form in ("NFC", "NFD"))
 
 CASES: dict[str, Case] = {
@@ -298,17 +298,17 @@ CASES: dict[str, Case] = {
     # amounts
     "huge ratio": Case(
         "unpack to more than",
-        lambda: made_zip(("s/x", bytes(CAPS.free + 1))),
-        lambda: made_zip(("s/x", bytes(CAPS.free - 1000))),
+        lambda: made_zip(("s/x", bytes(FREE + 1))),
+        lambda: made_zip(("s/x", bytes(FREE - 1000))),
     ),
     "huge ratio, gzip": Case(
         "unpack to more than",
-        lambda: bomb(made_tar(("s/x", bytes(4 * CAPS.free)))),
-        lambda: bomb(made_tar(("s/x", bytes(CAPS.free - 1000)))),
+        lambda: bomb(made_tar(("s/x", bytes(4 * FREE)))),
+        lambda: bomb(made_tar(("s/x", bytes(FREE - 1000)))),
     ),
     "100,000 entries": Case("more than 50,000 entries", lambda: many_zip(100_000), lambda: many_zip(1000)),
     "too many entries, tar.gz": Case(
-        "more than 50,000 entries", lambda: bomb(many_tar(CAPS.entries + 1)), lambda: bomb(many_tar(1000))
+        "more than 50,000 entries", lambda: bomb(many_tar(LIMITS.entries + 1)), lambda: bomb(many_tar(1000))
     ),
     "giant header": Case(
         "is too large",
@@ -445,6 +445,9 @@ CASES: dict[str, Case] = {
         lambda: bundled().replace(b'"version"', b'"format": 1, "version"'),
         lambda: bundled(),
         ".json",
+    ),
+    "a bundle of lists": Case(
+        "more lists and maps than 50,000", lambda: b'{"a":[' + b"[]," * 5_000_000, lambda: bundled(), ".json"
     ),
     "a deep bundle": Case("it is no JSON", lambda: b'{"a":' + b"[" * 100_000, lambda: bundled(), ".json"),
 }

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from executor import Executor
+from executor import AsyncExecutor, Executor
+from executor.settings import load
 from executor.skills.sources.base import Listing, SkillSource
 from executor.skills.sources.directory import DirectorySource
-from tests.sources.publish import S3, Web, as_tar, skill, write_folder
+from tests.sources.publish import S3, Web, as_tar, as_zip, commit, skill, write_folder
 
 SCRIPT = b"import pathlib, sys\nprint(pathlib.Path('data.txt').read_text(), sys.argv[1])\n"
 
@@ -32,6 +33,36 @@ def test_a_skill_from_an_archive_and_one_from_a_bucket_run(runtime: str, web: We
             made.repository.renew()
             session.load("two")
             assert session.exec(["python3", "x.py", "b"], skill="two").stdout == "3 b\n"
+
+
+FEW = {
+    "download": (100, "larger than 100 bytes"),
+    "file": (10, "larger than 10 bytes"),
+    "total": (20, "unpacks to more than 20 bytes"),
+    "entries": (2, "more than 2 "),
+    "ratio": (1, "at most 1 for 1"),
+}
+
+
+def test_what_a_source_may_cost_is_a_setting(web: Web, tmp_path: Path) -> None:
+    files = {"one/SKILL.md": skill("one"), "one/zeros": bytes(4_200_000), "one/x.py": SCRIPT}
+    web.files["/a.tgz"] = as_tar(files)
+    (tmp_path / "a.zip").write_bytes(as_zip(files))
+    commit(files, tmp_path / "repo")
+    roots = [f"{web.url}/a.tgz", f"{tmp_path}/a.zip", f"git+file://{tmp_path}/repo"]
+    for name, (value, says) in FEW.items():
+        settings = load({"skills": roots}, {"EXECUTOR_SOURCES": f"{{{name}: {value}}}"})
+        told = AsyncExecutor(settings=settings).repository.problems()
+        wanted = [problem for problem in told if name != "ratio" or "repo" not in problem.where]
+        assert len(wanted) == 3 - (name == "ratio")  # git packs as it likes: only what comes out counts
+        for problem in wanted:
+            assert says in problem.reason and f"raise `{name}` of the setting `sources`" in problem.reason
+    web.before = lambda request: request.rfile.read(100_000_000) is not None  # it never answers
+    settings = load({"skills": [f"{web.url}/b.tgz"]}, {"EXECUTOR_SOURCES": "{seconds: 0.3}"})
+    assert "not fetched within 0.3 s" in AsyncExecutor(settings=settings).repository.problems()[0].reason
+    web.before = None
+    generous = load({"skills": roots}, {"EXECUTOR_SOURCES": "{ratio: 2000, total: 1g}"})
+    assert all(problem.hidden for problem in AsyncExecutor(settings=generous).repository.problems())
 
 
 class Own(SkillSource):

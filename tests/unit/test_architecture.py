@@ -33,7 +33,7 @@ ALLOWED: dict[str, set[str]] = {
     "models": {"errors"},
     "settings": {*BASE, "models", "runtimes.options"},
     "runtimes": {*BASE, "guest", "workspace.text"},
-    "state": {*BASE, "runtimes.owner"},
+    "state": {*BASE, "runtimes.owner", "workspace.text"},
     "channel": {"errors", "guest.wire", "guest.records", "guest.bundle", "runtimes.base", "workspace.text"},
     "skills": {*BASE, "models", "state", "workspace.text", "workspace.layout"},
     "workspace": {*BASE, "models", "guest.records", "channel", "state"},
@@ -127,7 +127,7 @@ def test_imports_point_downwards(module: str) -> None:
 def test_the_rule_itself_has_no_circles() -> None:
     below = {part: {name.split(".")[0] for name in allowed} - {part} for part, allowed in ALLOWED.items()}
     # They use modules of `workspace` that import nothing but errors.
-    for part in ("channel", "runtimes", "skills"):
+    for part in ("channel", "runtimes", "skills", "state"):
         below[part].discard("workspace")
     done: set[str] = set()
     while rest := set(below) - done:
@@ -165,6 +165,32 @@ def test_what_travels_into_the_sandbox_imports_only_what_travels() -> None:
     assert {"executor.guest.wire", "executor.guest.records", "executor.guest.agent"} <= travels
     for module in travels:
         assert {imported for _, imported in imports(module)} <= travels
+
+
+# Where `os.fsencode` and `os.fsdecode` are right: names of this machine, in the encoding of this machine.
+NAMES_OF_THE_HOST = {
+    "bridge.folder",  # a folder of the host that stands for a workspace
+    "deps.pypi",
+    "runtimes.local",  # arguments of bubblewrap
+    "skills.contents",
+    "skills.lint.formats",
+    "skills.sources.parsed",
+    "state.sessions",  # where an output was saved
+    "testing.changes",
+    "workspace.saving",
+    "workspace.staging",
+}
+
+
+def test_names_in_a_sandbox_are_never_in_the_encoding_of_the_host() -> None:
+    """`workspace.text.to_bytes` and `to_text` are for those. The guest is alone, and its own host."""
+    users = {
+        module.removeprefix("executor.")
+        for module, path in MODULES.items()
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.Attribute) and node.attr in ("fsencode", "fsdecode")
+    }
+    assert {user for user in users if part_of(f"executor.{user}") != "guest"} == NAMES_OF_THE_HOST
 
 
 @pytest.mark.parametrize("module", MODULES)

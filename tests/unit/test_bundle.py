@@ -16,8 +16,9 @@ from executor.guest import bundle
 
 # What the standard library of Python 3.9 has and the guest may import; `_ctypes` falls back to `ctypes`.
 ALLOWED = {
-    *("__future__", "_ctypes", "_socket", "collections", "ctypes", "errno", "fcntl", "itertools", "json"),
-    *("math", "os", "re", "resource", "select", "signal", "stat", "struct", "sys", "time", "typing"),
+    *("__future__", "_ctypes", "_signal", "_socket", "_thread", "collections", "ctypes", "errno", "fcntl"),
+    *("gc", "itertools", "json", "marshal", "math", "os", "posix", "re", "resource", "select", "signal"),
+    *("stat", "struct", "sys", "time", "typing"),
 }
 VERSIONS = ("3.9", "3.10", "3.11", "3.12", "3.13", "3.14")
 
@@ -27,13 +28,21 @@ def parts() -> dict[str, ast.Module]:
     return {name: ast.parse(folder.joinpath(name).read_text("utf-8")) for name in bundle.PARTS}
 
 
-def imports(tree: ast.AST) -> set[str]:
-    found = set()
-    for node in ast.walk(tree):
+def imports(tree: ast.AST) -> dict[str, bool]:
+    """Modules that are imported → whether more than types is needed of one."""
+    found: dict[str, bool] = {}
+
+    def look(node: ast.AST, needed: bool) -> None:
         if isinstance(node, ast.Import):
-            found |= {name.name for name in node.names}
+            found.update({name.name: found.get(name.name, False) or needed for name in node.names})
         elif isinstance(node, ast.ImportFrom):
-            found.add("." * node.level + (node.module or ""))
+            module = "." * node.level + (node.module or "")
+            found[module] = found.get(module, False) or needed
+        needed &= not (isinstance(node, ast.If) and getattr(node.test, "id", "") == "TYPE_CHECKING")
+        for child in ast.iter_child_nodes(node):
+            look(child, needed)
+
+    look(tree, True)
     return found
 
 
@@ -62,17 +71,17 @@ def test_parts_do_not_overwrite_each_other() -> None:
 def test_guest_files_import_only_the_library_and_each_other() -> None:
     own = {f"executor.guest.{part.removesuffix('.py')}": at for at, part in enumerate(bundle.PARTS)}
     for name, tree in parts().items():
-        for module in imports(tree):
-            if module in own:
-                assert own[module] < bundle.PARTS.index(name)  # joined in the order of use
-            else:
+        for module, needed in imports(tree).items():
+            if module not in own:
                 assert module in ALLOWED
+            elif needed:
+                assert own[module] < bundle.PARTS.index(name)  # joined in the order of use
 
 
 def test_the_bundle_is_a_module_of_python_3_9() -> None:
     text = bundle.source().decode()
     tree = ast.parse(text, feature_version=(3, 9))
-    assert imports(tree) <= ALLOWED
+    assert imports(tree).keys() <= ALLOWED
     assert "executor.guest" not in text
     assert not [module for module in imports(tree) if module.startswith(("executor", "."))]
     assert text.startswith("from __future__ import annotations\n")

@@ -178,7 +178,8 @@ async def bench(*, opened: bool = True, sends_guest: bool = False) -> AsyncItera
     _, stream = await asyncio.get_running_loop().create_connection(Stream, sock=ours)
     reader, writer = await asyncio.open_connection(sock=theirs)
     told: list[ExecutorError] = []
-    made = Bench(Channel(FakeSandbox(stream, sends_guest), told.append), Peer(reader, writer), told)
+    made = Bench(Channel(FakeSandbox(stream, sends_guest)), Peer(reader, writer), told)
+    made.channel.hand_over(made.channel.sandbox, told.append)
     try:
         if opened:
             opening = asyncio.create_task(made.channel.open(Expected("n0nce", FACTS), {"core": 0}))

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -46,7 +47,12 @@ def test_the_defaults_of_run(requested: list[arguments.RunRequest]) -> None:
     assert requested == [arguments.RunRequest(skill="a-skill", words=("true",))]
 
 
-def test_every_option_of_run(requested: list[arguments.RunRequest]) -> None:
+def test_every_option_of_run(
+    requested: list[arguments.RunRequest], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for root in ("r1", "r2"):
+        (tmp_path / root).mkdir()
     line = (
         "run --skills r1 s --skills r2 --runtime local --image host --input a --input b:c --output x/** "
         "--output y --save d --overwrite --html r.html --env A=1 --env B=2 --stdin - --cwd work "
@@ -531,6 +537,71 @@ def test_no_skills_is_no_error(tmp_path: Path) -> None:
         "",
         f"executor: no skills in {tmp_path}\n",
     )
+
+
+@pytest.fixture
+def here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., tuple[int, str, str]]:
+    """As `invoke`, in this process: no other one is started."""
+    for name in ("SKILLS_ROOT", "EXECUTOR_SKILLS", "EXECUTOR_CONFIG"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("EXECUTOR_LAYERS_DIR", str(tmp_path / "layers"))
+
+    def run(*words: str, **env: str) -> tuple[int, str, str]:
+        with monkeypatch.context() as patch:
+            for name, value in env.items():
+                patch.setenv(name, value)
+            status = app.main(list(words))
+        return status, *capsys.readouterr()
+
+    return run
+
+
+def test_a_root_that_does_not_exist_is_told(
+    here: Callable[..., tuple[int, str, str]], root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By its option at once; in SKILLS_ROOT it is an error when none is there, else a warning."""
+    for words in (["skills", "list"], ["deps", "list"], ["run", "good"], ["mcp"], ["skills", "show", "good"]):
+        end = ["--", "true"] if "run" in words else []
+        status, out, err = here(*words, "--skills", "/no/such", *end)
+        assert (status, out) == (125, "") and "--skills '/no/such': there is no such folder or file" in err
+    status, out, err = here("skills", "list", SKILLS_ROOT="/no/such:/nor/this")
+    assert (status, out) == (125, "") and "'/no/such', '/nor/this', where there is nothing" in err
+    status, out, err = here("skills", "list", SKILLS_ROOT=f"/no/such:{root}")
+    assert status == 0 and "good" in out and "warning: skills are to come from '/no/such'" in err
+    monkeypatch.chdir(root / "good")
+    status, out, err = here("skills", "list")  # the default need not be there
+    assert (status, out) == (0, "") and "no skills in" in err
+
+
+def test_a_skill_that_another_one_hides_is_no_problem(
+    here: Callable[..., tuple[int, str, str]], tmp_path: Path
+) -> None:
+    for name in ("r1", "r2"):
+        (tmp_path / name / "a").mkdir(parents=True)
+        (tmp_path / name / "a" / "SKILL.md").write_text("---\nname: a\ndescription: d\n---\n")
+    words = ("skills", "list", "--skills", f"{tmp_path}/r1", "--skills", f"{tmp_path}/r2")
+    status, out, _ = here(*words)
+    assert status == 0 and "\n1 hidden skill:\n" in out and "problem" not in out
+    found = json.loads(here(*words, "--json")[1])
+    assert [item["path"] for item in found["hidden"]] == [f"{tmp_path}/r2/a"] and found["problems"] == []
+
+
+def test_what_all_skills_of_the_roots_need_is_listed(
+    here: Callable[..., tuple[int, str, str]], root: Path
+) -> None:
+    (root / "good" / "requirements.txt").write_text("numpy\n")
+    (root / "evil" / "executor.lock").write_text("{")
+    for words, env in (
+        (("--skills", str(root)), {}),
+        (("--all",), {"SKILLS_ROOT": str(root)}),
+        (("good", "evil"), {"SKILLS_ROOT": str(root)}),
+    ):
+        status, out, _ = here("deps", "list", *words, "--json", **env)
+        states = {item["skill"]: item["state"] for item in json.loads(out)["skills"]}
+        assert (status, states) == (0, {"good": "not locked", "evil": "lock cannot be used"})
+    assert here("deps", "list", "--json", SKILLS_ROOT=str(root))[1] == '{"layers": []}\n'
 
 
 def test_a_skill_is_shown_whole(root: Path) -> None:

@@ -25,7 +25,7 @@ SAID = {
     "no grant, Bash": ("a.sh: line 1: tool: command not found", "granted no tools"),
     "pip": ("ERROR: No matching distribution found for reportlab", "reportlab"),
     "pip, versions": ("ERROR: Could not find a version that satisfies the requirement pypdf (", "pypdf"),
-    "npm": ("npm error code ENOTCACHED", "nothing can be installed"),
+    "npm": ("npm error code ENOTCACHED", "in package.json, then: executor deps lock report"),
     "name, python": ("socket.gaierror: [Errno -3] Temporary failure in name resolution", "no network"),
     "name, node": ("Error: getaddrinfo EAI_AGAIN example.org", "no network"),
     "name, curl": ("curl: (6) Could not resolve host: example.org", "no network"),
@@ -60,14 +60,14 @@ def test_other_failures_get_no_hint(line: str) -> None:
 def test_a_hint_names_the_skill_and_its_commands() -> None:
     (found,) = hints(b"", b"ModuleNotFoundError: No module named 'numpy'", "plots")
     assert "executor deps lock plots && executor deps build plots" in found
-    (found,) = hints(b"", b"ModuleNotFoundError: No module named 'numpy'", None)
+    (found,) = hints(b"", b"ModuleNotFoundError: No module named 'numpy'")
     assert "executor deps lock SKILL" in found
 
 
 def test_hostile_output_gives_few_and_plain_hints() -> None:
     many = "\n".join(f"ModuleNotFoundError: No module named 'p{number}'" for number in range(1000))
-    assert len(hints(b"", many.encode(), None)) == MAX_HINTS
+    assert len(hints(b"", many.encode())) == MAX_HINTS
     evil = b"ModuleNotFoundError: No module named '\x1b[31m$(rm -rf /)'\n" + b"a" * (4 * LOOKED_AT)
-    assert hints(evil, evil, None) == []
+    assert hints(evil, evil) == []
     long = b"No module named '" + b"x" * 5000 + b"'"
-    assert hints(b"", long, None) == []
+    assert hints(b"", long) == []

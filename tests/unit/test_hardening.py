@@ -110,6 +110,8 @@ EXPECTED_HOST = {
     ],
     "Sysctls": {
         "kernel.shmall": "2048",
+        "kernel.msgmni": "128",
+        "kernel.sem": "250 32000 32 128",
         "net.ipv6.conf.all.disable_ipv6": "0",
         "net.ipv6.conf.lo.disable_ipv6": "0",
         "net.ipv4.ping_group_range": "1 0",
@@ -335,11 +337,23 @@ def test_the_mount_table_survives_a_data_folder_with_spaces(monkeypatch: pytest.
 def test_the_command_in_front_of_bubblewrap() -> None:
     assert local.PREPARE == ("unshare", "--user", "--map-root-user", "--mount", "--ipc", "--", "sh", "-c")
     assert local.PREPARE_SCRIPT == (
-        '{ echo 2048 >/proc/sys/kernel/shmall; } 2>/dev/null; mount -aT "$0" && exec "$@"'
+        "{ echo 2048 >/proc/sys/kernel/shmall; echo 128 >/proc/sys/kernel/msgmni; "
+        "echo 250 32000 32 128 >/proc/sys/kernel/sem; } 2>/dev/null; "
+        'mount -aT "$0" && exec "$@"'
     )
 
 
 # --- both -------------------------------------------------------------------------------------------------
+
+
+def test_files_and_names_together_cannot_fill_the_memory() -> None:
+    """Half of it for contents, a quarter for what the kernel keeps of each file."""
+    for memory in (64 << 20, 1 << 30, 1 << 40):
+        spec, notes = sandbox_spec("", Limits(memory=memory, inodes=1 << 30), Settings())
+        assert spec.disk + spec.skills_disk + spec.tmp + spec.shm <= memory // 2
+        assert 3 * spec.inodes * 1400 < memory // 4
+        assert any(note.startswith("inodes=1,073,741,824 lowered") for note in notes) or memory == 1 << 40
+    assert not [note for note in sandbox_spec("", Limits(), Settings())[1] if "inodes" in note]
 
 
 def test_both_runtimes_mask_the_same_files() -> None:

@@ -24,11 +24,19 @@ from hypothesis import strategies as st
 
 from executor.errors import PlatformError
 from executor.runtimes import seccomp
-from executor.runtimes.seccomp import ALLOWED, ARGUMENT_RULES, NOT_IMPLEMENTED, REFUSED, OnlyIf
+from executor.runtimes.seccomp import (
+    ALLOWED,
+    ARGUMENT_RULES,
+    NOT_IMPLEMENTED,
+    NOT_SUPPORTED,
+    REFUSED,
+    OnlyIf,
+)
 from executor.runtimes.syscalls import NUMBERS
 
 ALLOW, KILL = 0x7FFF0000, 0x80000000
 EPERM, ENOSYS = 0x50000 | errno.EPERM, 0x50000 | errno.ENOSYS
+ENOTSUP = 0x50000 | errno.ENOTSUP
 ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 I386, ARM, MIPS = 0x40000003, 0x40000028, 0x80000008
 MACHINES = sorted(NUMBERS)
@@ -98,6 +106,8 @@ def by_tables(machine: str, number: int, args: tuple[int, ...]) -> int:
         return ALLOW
     if name in ABSENT:
         return ENOSYS
+    if name in names_of(NOT_SUPPORTED):
+        return ENOTSUP
     rule = ARGUMENT_RULES.get(name)
     if rule is None:
         return EPERM
@@ -130,7 +140,26 @@ def by_profile(machine: str, number: int, args: tuple[int, ...]) -> int:
 INTERESTING = sorted(
     {
         (base + delta) % (1 << 64)
-        for base in (0, 1, 2, 10, 16, 40, 0x5412, 0x541C, 0x5423, 0x20000, 0x02000000, 0x7E020000, 0xFFFFFFFF)
+        for base in (
+            0,
+            1,
+            2,
+            4,
+            10,
+            16,
+            22,
+            40,
+            62,
+            0o4000,
+            0x40000,
+            0x5412,
+            0x541C,
+            0x5423,
+            0x20000,
+            0x02000000,
+            0x7E020000,
+            0xFFFFFFFF,
+        )
         for delta in (-1, 0, 1)
     }
 )
@@ -148,7 +177,7 @@ VERDICTS: list[tuple[str, tuple[int, ...], int]] = [
     # ordinary work
     *((name, (), ALLOW) for name in ("read", "write", "openat", "mmap", "execve", "exit_group", "futex")),
     *((name, (), ALLOW) for name in ("statx", "openat2", "faccessat2", "close_range", "copy_file_range")),
-    *((name, (), ALLOW) for name in ("getrandom", "memfd_create", "rseq", "membarrier", "seccomp", "prctl")),
+    *((name, (), ALLOW) for name in ("getrandom", "memfd_create", "rseq", "membarrier", "getxattr", "prctl")),
     *((name, (), ALLOW) for name in ("pidfd_open", "pidfd_send_signal", "futex_waitv", "epoll_pwait2")),
     *((name, (), ALLOW) for name in ("landlock_create_ruleset", "landlock_restrict_self", "mknodat")),
     *((name, (), ALLOW) for name in ("sched_setaffinity", "kill", "bind", "connect", "setuid", "adjtimex")),
@@ -163,6 +192,22 @@ VERDICTS: list[tuple[str, tuple[int, ...], int]] = [
     *((name, (), EPERM) for name in ("clock_settime", "settimeofday", "sethostname", "lookup_dcookie")),
     # what a library does without
     *((name, (0, 0), ENOSYS) for name in ("clone3", "io_uring_setup", "io_uring_enter", "io_uring_register")),
+    *((name, (0, 0), ENOSYS) for name in ("io_setup", "io_submit", "io_destroy", "io_getevents")),
+    # what a copying program does without
+    *((name, (), ENOTSUP) for name in ("setxattr", "lsetxattr", "fsetxattr", "setxattrat")),
+    *((name, (), ALLOW) for name in ("lgetxattr", "flistxattr", "removexattr")),
+    # what the machine has one of
+    ("mmap", (0, 4096, 3, 0x22), ALLOW),
+    *(("mmap", (0, 4096, 3, flags), EPERM) for flags in (0x40022, 0x5400_0022 | 0x40000, HIGH | 0x40022)),
+    ("mmap", (0, 4096, 3, 0x4022), ALLOW),
+    ("memfd_create", (0, 3), ALLOW),
+    ("memfd_create", (0, 4), EPERM),
+    ("memfd_create", (0, 21 << 26 | 7), EPERM),
+    ("shmget", (0, 4096, 0o1600), ALLOW),
+    ("shmget", (0, 4096, 0o5600), EPERM),
+    ("seccomp", (1,), EPERM),
+    *(("prctl", (option,), ALLOW) for option in (1, 4, 15, 21, 38)),
+    *(("prctl", (option,), EPERM) for option in (22, 62, HIGH | 22)),
     # socket families
     *(("socket", (family, 1, 0), ALLOW) for family in (1, 2, 10)),
     *(("socket", (family, 1, 0), EPERM) for family in (0, 3, 9, 11, 15, 17, 21, 29, 30, 31, 38, 40, 43, 44)),
@@ -280,6 +325,7 @@ def test_the_forms_agree_on_anything(machine: str, number: int, args: tuple[int,
 
 def test_every_call_has_exactly_one_decision() -> None:
     decided = [*names_of(ALLOWED), *ARGUMENT_RULES, *names_of(NOT_IMPLEMENTED), *names_of(REFUSED)]
+    decided += names_of(NOT_SUPPORTED)
     assert len(decided) == len(set(decided))
     assert set(decided) == {name for numbers in NUMBERS.values() for name in numbers}
 
@@ -290,11 +336,12 @@ def test_the_policy_changes_only_on_purpose() -> None:
         len(names_of(ALLOWED)),
         len(ARGUMENT_RULES),
         len(names_of(NOT_IMPLEMENTED)),
+        len(names_of(NOT_SUPPORTED)),
         len(names_of(REFUSED)),
     )
-    assert counts == (291, 11, 4, 73)
+    assert counts == (276, 15, 10, 4, 74)
     canonical = json.dumps(PROFILE, sort_keys=True).encode()
-    assert hashlib.sha256(canonical).hexdigest()[:16] == "ec101989227ac490"
+    assert hashlib.sha256(canonical).hexdigest()[:16] == "c29abbbe84cefa1f"
 
 
 def test_the_numbers_are_those_of_the_kernel_headers() -> None:
@@ -375,6 +422,7 @@ def test_the_profile_is_what_old_and_new_engines_read() -> None:
         assert (entry["action"], entry.get("errnoRet")) in {
             ("SCMP_ACT_ALLOW", None),
             ("SCMP_ACT_ERRNO", errno.ENOSYS),
+            ("SCMP_ACT_ERRNO", errno.ENOTSUP),
         }
         indexes = [arg["index"] for arg in entry.get("args", [])]
         assert len(indexes) == len(set(indexes))  # runc reads a repeated index as "or"

@@ -12,7 +12,7 @@ from executor.errors import SkillNotFoundError, SkillUnreadableError
 from executor.skills.document import MAX_BYTES
 from executor.skills.repository import MAX_DEPTH, Problem, Repository
 from executor.skills.sources import directory
-from executor.skills.sources.parsed import WORTH
+from executor.skills.sources.directory import WORTH
 
 
 def make(folder: Path, name: str = "", description: str = "d", file: str = "SKILL.md") -> Path:

@@ -526,6 +526,46 @@ def test_a_file_that_changed_just_now_is_not_remembered(
     assert reads == [b"a"] * 3
 
 
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_is_remembered_of_a_whole_skill_is_dropped_with_any_change(
+    tmp_path: Path, reads: list[bytes], change: str
+) -> None:
+    root = tmp_path / "skill"
+    fill(root)
+    stager = Stager()
+    before = stager.skill(root, most_bytes=PLENTY)
+    assert stager.skill(root, most_bytes=PLENTY) is before  # the control: it is remembered
+    CHANGES[change](root)
+    after = stager.skill(root, most_bytes=PLENTY)
+    assert after is not before
+    assert parsed(after.records()) == parsed(skill(root).records())
+    assert after.warnings == skill(root).warnings
+
+
+def test_a_remembered_link_is_followed_again(tmp_path: Path, reads: list[bytes]) -> None:
+    """It leads through a place outside, which changes while nothing in the skill does."""
+    root = tmp_path / "skill"
+    write(root / "a", b"one")
+    outside = tmp_path / "outside"
+    outside.symlink_to(root / "a")
+    (root / "link").symlink_to(outside)
+    stager = Stager()
+    assert parsed(stager.skill(root, most_bytes=PLENTY).records())[b"link"][2] == b"a"
+    outside.unlink()
+    outside.symlink_to("/etc/passwd")
+    after = stager.skill(root, most_bytes=PLENTY)
+    assert b"link" not in parsed(after.records())
+    assert len(after.warnings) == 1
+
+
+def test_a_remembered_skill_is_still_bounded(tmp_path: Path, reads: list[bytes]) -> None:
+    write(tmp_path / "a", b"x" * 100)
+    stager = Stager()
+    stager.skill(tmp_path, most_bytes=100)
+    with pytest.raises(SkillUnreadableError, match="larger than the 99 bytes"):
+        stager.skill(tmp_path, most_bytes=99)
+
+
 def test_a_skill_and_inputs_do_not_share_what_was_mended(tmp_path: Path, reads: list[bytes]) -> None:
     write(tmp_path / "a.sh", b"#!/bin/sh\r\n")
     stager = Stager()

@@ -19,8 +19,8 @@ from executor.errors import SkillUnreadableError
 from executor.skills.document import parse
 from executor.skills.lint import fixes
 from executor.skills.lint.folder import Entry, SkillFolder, lines_of, read_regular
+from executor.skills.lint.rules import RULES, Finding, Fix
 from executor.skills.packages import (
-    canonical,
     NODE_MODULES,
     NODE_NETWORK,
     PYTHON_MODULES,
@@ -28,8 +28,8 @@ from executor.skills.packages import (
     PYTHON_PACKAGES,
     SHELL_INSTALLERS,
     SHELL_NETWORK,
+    canonical,
 )
-from executor.skills.lint.rules import RULES, Finding, Fix
 
 MAX_DOCUMENT = 1 << 20  # bytes of a file that declares dependencies
 

@@ -13,19 +13,20 @@ import re
 import stat
 import time
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from executor.errors import ExecutorError, SkillSourceError
+from executor.models import SourceLimits
 from executor.skills.sources import bundle, web, zips
 from executor.skills.sources.base import SkillSource
 from executor.skills.sources.cache import Cache, key
 from executor.skills.sources.fetched import Fetched, FetchedSource, Fetcher
 from executor.skills.sources.members import (
-    CAPS,
-    Caps,
+    LIMITS,
     Member,
     RefusedError,
+    beyond,
     check,
     check_name,
     pieces,
@@ -40,7 +41,7 @@ HEAD = 512  # bytes that say what a file is
 _FORM = "1"  # of the trees; another one leaves old trees unused
 
 
-def archive_at(address: str, *, cache: Cache | None = None, caps: Caps = CAPS) -> SkillSource:
+def archive_at(address: str, *, cache: Cache | None = None, caps: SourceLimits = LIMITS) -> SkillSource:
     """The source at an `http:`, `https:` or `file:` address. SkillSourceError for one that cannot be."""
     parts = urlsplit(address)
     pin = _pin(parts.fragment)
@@ -66,7 +67,7 @@ def archive_source(archive: FileArchive, *, cache: Cache | None = None) -> Skill
 class FileArchive(Fetcher):
     """An archive that is a file of this host. `pin`: SHA-256 that it must have, or ''."""
 
-    def __init__(self, path: Path, pin: str = "", caps: Caps = CAPS) -> None:
+    def __init__(self, path: Path, pin: str = "", caps: SourceLimits = LIMITS) -> None:
         self.id = str(path)
         self._path = path
         self._pin = pin
@@ -87,9 +88,12 @@ class FileArchive(Fetcher):
             if top is not None and look.get("stamp") == list(self._stamp):
                 return Fetched(top)
             try:
-                sha256, size = self._digest()
-                _check_pin(self.id, self._pin, sha256)
-                tree, top = unpacked(cache, self._path, sha256, size, self._path.name, self._caps)
+                with self._opened() as file, cache.scratch() as scratch:
+                    # What is unpacked is what was digested, whoever writes to the file meanwhile.
+                    copy = scratch / "archive"
+                    sha256, size = self._copied(file, copy)
+                    _check_pin(self.id, self._pin, sha256)
+                    tree, top = unpacked(cache, copy, sha256, size, self._path.name, self._caps)
             except (RefusedError, OSError) as error:
                 return last_good(self.id, error, top, look)
             cache.remember(name, {"at": time.time(), "stamp": self._stamp, "tree": tree, "source": self.id})
@@ -102,20 +106,30 @@ class FileArchive(Fetcher):
             return ()
         return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
-    def _digest(self) -> tuple[str, int]:
-        with open(os.open(self._path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
-            found = os.fstat(file.fileno())
-            if not stat.S_ISREG(found.st_mode):
-                raise refused("it is not a regular file")
-            if found.st_size > self._caps.download:
-                raise refused(f"it is larger than {self._caps.download:,} bytes")
-            return hashlib.file_digest(file, "sha256").hexdigest(), found.st_size
+    def _opened(self) -> IO[bytes]:
+        file = open(os.open(self._path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")  # noqa: SIM115
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            file.close()
+            raise refused("it is not a regular file")
+        return file
+
+    def _copied(self, file: IO[bytes], copy: Path) -> tuple[str, int]:
+        digest = hashlib.sha256()
+        size = 0
+        with open(copy, "wb") as into:
+            while piece := file.read(1 << 20):
+                size += len(piece)
+                if size > self._caps.download:
+                    raise beyond(f"it is larger than {self._caps.download:,} bytes", "download")
+                digest.update(piece)
+                into.write(piece)
+        return digest.hexdigest(), size
 
 
 class WebArchive(Fetcher):
     """An archive at an address. `pin`: SHA-256 that it must have, or ''."""
 
-    def __init__(self, url: str, pin: str = "", caps: Caps = CAPS) -> None:
+    def __init__(self, url: str, pin: str = "", caps: SourceLimits = LIMITS) -> None:
         self.id = web.shown(url)
         self._url = url
         self._pin = pin
@@ -128,7 +142,9 @@ class WebArchive(Fetcher):
         with cache.turn(name, self._caps.seconds + WAIT):
             look = cache.look(name)
             top = cache.tree(look["tree"]) if "tree" in look else None
-            if top is not None and (look["at"] >= asked or (self._pin and look["sha256"] == self._pin)):
+            if top is not None and (
+                asked <= look["at"] <= time.time() or (self._pin and look["sha256"] == self._pin)
+            ):
                 return Fetched(top)
             known = look if top is not None else {}
             try:
@@ -182,7 +198,9 @@ def last_good(source: str, error: Exception, top: Path | None, look: dict[str, A
 # --- unpacking ----------------------------------------------------------------------------------------------
 
 
-def unpacked(cache: Cache, file: Path, sha256: str, size: int, path: str, caps: Caps) -> tuple[str, Path]:
+def unpacked(
+    cache: Cache, file: Path, sha256: str, size: int, path: str, caps: SourceLimits
+) -> tuple[str, Path]:
     """(the tree's name in the cache, its top). `path`: the archive's own, for names that it does not give."""
     title = _title(path)
     tree = key("archive", _FORM, sha256, path if path.lower().endswith("skill.md") else title)
@@ -198,7 +216,7 @@ def unpacked(cache: Cache, file: Path, sha256: str, size: int, path: str, caps: 
     return tree, top
 
 
-def _unpack(file: Path, size: int, path: str, folder: Path, caps: Caps) -> str:
+def _unpack(file: Path, size: int, path: str, folder: Path, caps: SourceLimits) -> str:
     """Unpack by what the file is; the commit that it says it is, or ''."""
     with open(file, "rb") as opened:
         head = opened.read(HEAD)

@@ -23,6 +23,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from executor.errors import SkillSourceError, SkillUnreadableError
+from executor.models import SourceLimits
 from executor.skills import contents
 from executor.skills.document import MAX_BYTES, SkillDocument, parse, slug
 from executor.skills.skill import SKIPPED_FOLDERS, Problem, Skill
@@ -31,7 +32,7 @@ from executor.skills.sources.archive import WAIT
 from executor.skills.sources.base import INTERVAL, Listing, SkillSource
 from executor.skills.sources.cache import Cache, key
 from executor.skills.sources.directory import MAX_DEPTH
-from executor.skills.sources.members import CAPS, Caps, Member, check_name, pieces, refused, unpack
+from executor.skills.sources.members import LIMITS, Member, beyond, check_name, pieces, unpack
 from executor.skills.sources.s3 import Object, Store
 from executor.skills.sources.web import UnreachableError
 
@@ -68,7 +69,7 @@ class BucketSource(SkillSource):
         region: str = "",
         anon: bool = False,
         cache: Cache | None = None,
-        caps: Caps = CAPS,
+        caps: SourceLimits = LIMITS,
     ) -> None:
         if fingerprint not in ("metadata", "content"):
             raise SkillSourceError(f"fingerprint={fingerprint!r}", hint="It is metadata or content.")
@@ -88,7 +89,7 @@ class BucketSource(SkillSource):
         self._parsed: dict[tuple[str, str], SkillDocument | str] = {}
 
     @classmethod
-    def at(cls, address: str, *, cache: Cache | None = None, caps: Caps = CAPS) -> BucketSource:
+    def at(cls, address: str, *, cache: Cache | None = None, caps: SourceLimits = LIMITS) -> BucketSource:
         """The source at an `s3:` address. SkillSourceError for an option that does not exist."""
         parts = urlsplit(address)
         options = {name: values[-1] for name, values in parse_qs(parts.query, keep_blank_values=True).items()}
@@ -244,8 +245,12 @@ class BucketSource(SkillSource):
         if self._cache.tree(version) is not None:
             return
         total = sum(one.size for one in item.objects)
-        if total > self._caps.total or len(item.objects) > self._caps.entries:
-            raise refused(f"the skill {self._called(item)} is larger than {self._caps.total:,} bytes")
+        if total > self._caps.total:
+            raise beyond(f"the skill {self._called(item)} is larger than {self._caps.total:,} bytes", "total")
+        if len(item.objects) > self._caps.entries:
+            raise beyond(
+                f"the skill {self._called(item)} has more than {self._caps.entries:,} files", "entries"
+            )
         with self._cache.turn(version, self._caps.seconds + WAIT):
             if self._cache.tree(version) is not None:
                 return

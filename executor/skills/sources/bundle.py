@@ -16,6 +16,7 @@ import base64
 import binascii
 import json
 import os
+import re
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -23,16 +24,20 @@ from pathlib import Path
 from typing import Any
 
 from executor.errors import BadRequestError, SkillSourceError
+from executor.models import SourceLimits
 from executor.skills import contents
 from executor.skills.document import slug
 from executor.skills.skill import Skill
 from executor.skills.sources.directory import DirectorySource
-from executor.skills.sources.members import CAPS, Caps, Member, check, check_name, refused, unpack
+from executor.skills.sources.members import LIMITS, Member, beyond, check, check_name, refused, unpack
 
 FORMAT = "executor-skills"
 VERSION = 1
 LARGE_FILE = 256 << 10  # bytes of one file, and `LARGE` of all: then it is worth a word
 LARGE = 1 << 20
+STRUCTURE = 256  # bytes of a file's JSON outside of texts, well indented
+_TEXT = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\Z)', re.DOTALL)
+MORE = "Take fewer skills, or raise `{}` of the setting `sources`."
 # Ending → MIME type of what is not text. A table and no library, so that every machine writes the same.
 KINDS = {
     "png": "image/png",
@@ -63,7 +68,7 @@ class Bundle:
     """What is large."""
 
 
-def make(skills: Sequence[Skill], *, caps: Caps = CAPS) -> Bundle:
+def make(skills: Sequence[Skill], *, caps: SourceLimits = LIMITS) -> Bundle:
     """The bundle of these skills, which have different slugs. BadRequestError names a file that cannot be in
     one.
     """
@@ -79,7 +84,9 @@ def make(skills: Sequence[Skill], *, caps: Caps = CAPS) -> Bundle:
             if len(data) > LARGE_FILE:
                 notes.append(f"{skill.slug}/{path} has {len(data):,} bytes")
             if total > caps.total:
-                raise BadRequestError(f"the skills have more than {caps.total:,} bytes")
+                raise BadRequestError(
+                    f"the skills have more than {caps.total:,} bytes", hint=MORE.format("total")
+                )
             files.append(_file(path, data, executable))
         packed.append(
             {
@@ -99,7 +106,9 @@ def make(skills: Sequence[Skill], *, caps: Caps = CAPS) -> Bundle:
             raise BadRequestError(f"the skills cannot be in one bundle: {error.message}") from None
     data = json.dumps(value, ensure_ascii=False, indent=1).encode("utf-8") + b"\n"
     if len(data) > caps.download:
-        raise BadRequestError(f"the bundle would have more than {caps.download:,} bytes")
+        raise BadRequestError(
+            f"the bundle would have more than {caps.download:,} bytes", hint=MORE.format("download")
+        )
     return Bundle(data, value["fingerprint"], tuple(chosen), tuple(notes))
 
 
@@ -143,12 +152,15 @@ def _file(path: str, data: bytes, executable: bool) -> dict[str, Any]:
     return {**made, "base64": base64.b64encode(data).decode("ascii")}
 
 
-def unpack_bundle(file: Path, folder: Path, caps: Caps = CAPS) -> None:
+def unpack_bundle(file: Path, folder: Path, caps: SourceLimits = LIMITS) -> None:
     """Write the skills of a bundle below `folder`. SkillSourceError; then what is there is not whole."""
     with open(file, "rb") as opened:
         data = opened.read(caps.download + 1)
     if len(data) > caps.download:
-        raise refused(f"it is larger than {caps.download:,} bytes")
+        raise beyond(f"it is larger than {caps.download:,} bytes", "download")
+    # Of lists and maps a few bytes become many times as much memory; what bundles have most of is text.
+    if len(_TEXT.sub(b"", data)) > STRUCTURE * caps.entries:
+        raise beyond(f"it has more lists and maps than {caps.entries:,} files need", "entries")
     try:
         value = json.loads(data, object_pairs_hook=_once)
     except (ValueError, RecursionError) as error:
@@ -161,7 +173,7 @@ def unpack_bundle(file: Path, folder: Path, caps: Caps = CAPS) -> None:
         raise refused("its files are not those of its fingerprint")
 
 
-def _unpacked(value: dict[str, Any], folder: Path, caps: Caps) -> str:
+def _unpacked(value: dict[str, Any], folder: Path, caps: SourceLimits) -> str:
     """Write the files; the fingerprint of what is there then."""
     check(_members(value), caps)
     unpack(_members(value), folder, caps=caps)

@@ -17,6 +17,7 @@ import hashlib
 import json
 import os
 import shutil
+import stat
 import tempfile
 import time
 from collections.abc import Iterator
@@ -54,8 +55,15 @@ class Cache:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             for name in ("trees", "looks", "locks", "scratch"):
                 (folder / name).mkdir(exist_ok=True, mode=0o700)
+            found = os.stat(folder)
         except OSError as error:
             raise _unusable(folder, error) from error
+        own = os.geteuid() in (0, found.st_uid) or found.st_uid == 0
+        if not own or found.st_mode & stat.S_IWOTH:  # what is here is believed without another look
+            raise SkillSourceError(
+                f"the cache cannot be used: others may write to {folder}",
+                hint="Take that right away (chmod 700), or set SKILLS_CACHE_DIR to a folder of your own.",
+            )
         return folder
 
     @contextlib.contextmanager
@@ -75,7 +83,7 @@ class Cache:
                 except BlockingIOError:
                     if time.monotonic() > deadline:
                         raise SkillSourceError(
-                            f"another process has been fetching it for {seconds:.0f} s",
+                            f"another process has been fetching it for {seconds:g} s",
                             hint=f"It holds {path}.",
                         ) from None
                     time.sleep(0.02)

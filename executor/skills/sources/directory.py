@@ -19,16 +19,19 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from executor.errors import SkillUnreadableError
-from executor.places import cache_dir
 from executor.skills.document import MAX_BYTES, SkillDocument, parse, slug
 from executor.skills.skill import SKIPPED_FOLDERS, Problem, Skill
 from executor.skills.sources.base import Listing, SkillSource
-from executor.skills.sources.parsed import WORTH, Parsed, Stamp
+
+if TYPE_CHECKING:
+    from executor.skills.sources.parsed import Parsed, Stamp
 
 MAX_DEPTH = 12  # levels below a root; the deepest public skill lies 7 down
 MAX_FOLDERS = 100_000  # in one root; the largest public collection has 19,000 skills
+WORTH = 100  # skills in a root; fewer are read in less time than the store of those read before takes to open
 
 
 class DirectorySource(SkillSource):
@@ -137,7 +140,7 @@ class Reader:
         return [(place, found[place]) for place in places]
 
     def _parse(self, unread: dict[Place, Stamp]) -> dict[Place, SkillDocument | Problem | None]:
-        store = Parsed(cache_dir() / "parsed.sqlite") if len(unread) >= WORTH else None
+        store = _store() if len(unread) >= WORTH else None
         stored = store.get({place.key: stamp for place, stamp in unread.items()}) if store else {}
         found: dict[Place, SkillDocument | Problem | None] = {}
         for place, stamp in unread.items():
@@ -157,6 +160,13 @@ class Reader:
                 if isinstance(read, SkillDocument) and place.key not in stored
             )
         return found
+
+
+def _store() -> Parsed:
+    from executor.places import cache_dir
+    from executor.skills.sources.parsed import Parsed  # with SQLite, for large roots only
+
+    return Parsed(cache_dir() / "parsed.sqlite")
 
 
 def place_at(text: str) -> Place | None:

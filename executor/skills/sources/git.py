@@ -17,13 +17,14 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from executor.errors import SkillSourceError
+from executor.models import SourceLimits
 from executor.skills.sources import progress
 from executor.skills.sources.archive import WAIT, last_good
 from executor.skills.sources.base import SkillSource
 from executor.skills.sources.cache import Cache, key
 from executor.skills.sources.fetched import Fetched, FetchedSource, Fetcher
 from executor.skills.sources.git_repository import COMMIT, Repository
-from executor.skills.sources.members import CAPS, Caps, RefusedError, check_name
+from executor.skills.sources.members import LIMITS, RefusedError, check_name
 from executor.skills.sources.web import UnreachableError
 
 TRANSPORTS = ("https", "ssh", "http", "file")
@@ -32,7 +33,7 @@ _REV = re.compile(r"(?!.*(\.\.|//|@\{|\.lock(/|$)))[A-Za-z0-9_][A-Za-z0-9_./+-]*
 _HOST = re.compile(r"([^@/\s-][^@/\s]*@)?(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_][A-Za-z0-9_.-]*)(:[0-9]{1,5})?")
 
 
-def git_source(address: str, *, cache: Cache | None = None, caps: Caps = CAPS) -> SkillSource:
+def git_source(address: str, *, cache: Cache | None = None, caps: SourceLimits = LIMITS) -> SkillSource:
     """The source at an address. SkillSourceError for one that cannot be."""
     return FetchedSource(Git(parse(address), caps), cache=cache)
 
@@ -94,7 +95,7 @@ def parse(address: str) -> Address:
 class Git(Fetcher):
     """Fetches the files of one commit."""
 
-    def __init__(self, address: Address, caps: Caps = CAPS) -> None:
+    def __init__(self, address: Address, caps: SourceLimits = LIMITS) -> None:
         self.id = address.shown
         self._address = address
         self._caps = caps
@@ -107,7 +108,7 @@ class Git(Fetcher):
         with cache.turn(name, self._caps.seconds + WAIT):
             look = cache.look(name)
             top = cache.tree(look["tree"]) if "tree" in look else None
-            if top is not None and (look["at"] >= asked or COMMIT.fullmatch(address.rev)):
+            if top is not None and (asked <= look["at"] <= time.time() or COMMIT.fullmatch(address.rev)):
                 return Fetched(top, tuple(look["notes"]))
             try:
                 commit, tree, top, notes = self._fetch(cache, look)

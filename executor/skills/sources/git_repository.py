@@ -4,7 +4,8 @@ Rules of this module:
 1. Nothing is checked out. Git brings objects into a bare repository of its own in scratch, and their bytes
    are read from there; so no hook, filter, LFS, submodule, attribute or link of the repository does anything.
 2. Git sees no configuration of this machine or its user, asks nobody for anything, and speaks only the one
-   transport of the address. What it reads of ours are the proxies, certificates and the SSH agent.
+   transport of the address. What it reads of ours are the proxies, certificates, the SSH agent and a command
+   for ssh; ssh itself knows hosts and keys from where it always does, and asks nobody either.
 3. No text of an address is an option: it was checked, and goes into the configuration, behind `--`, or
    behind a word that cannot be one.
 4. Only one commit is fetched, without history; if a folder is given, only its files.
@@ -12,6 +13,8 @@ Rules of this module:
 
 from __future__ import annotations
 
+import contextlib
+import math
 import os
 import re
 import signal
@@ -27,8 +30,9 @@ from urllib.parse import urlsplit
 import tenacity
 
 from executor.errors import SkillSourceError
+from executor.models import SourceLimits
 from executor.skills.sources import progress
-from executor.skills.sources.members import Caps, Member, check, refused, unpack
+from executor.skills.sources.members import Member, beyond, check, refused, unpack
 from executor.skills.sources.web import TRIES, UnreachableError
 
 COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
@@ -43,14 +47,21 @@ _DECIDED = (
     "denied",
     "Authentication",
     "could not read",
+    "Host key verification failed",
+    "certificate",
+    "returned error: 30",
+    "returned error: 403",
     "not our ref",
     "transport",
     "dubious ownership",
     "not allowed",
     "not a git repository",
 )
+_SMALLEST_PIECE = 16 << 20  # bytes that git may need at once for what is small itself
 _POLL = 0.1  # seconds between two looks at how large a fetch has become
-_KEPT = ("PATH", "HOME", "USER", "LOGNAME", "TMPDIR", "SSH_AUTH_SOCK", "SSL_CERT_FILE", "SSL_CERT_DIR")
+_KEPT = ("PATH", "HOME", "USER", "LOGNAME", "TMPDIR", "SSH_AUTH_SOCK")
+# What we call certificates to trust, as all of Python does → what git does.
+_CERTIFICATES = {"SSL_CERT_FILE": "GIT_SSL_CAINFO", "SSL_CERT_DIR": "GIT_SSL_CAPATH"}
 _KEPT_TOO = ("http_proxy", "https_proxy", "no_proxy", "all_proxy", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY")
 # What every git here is told; names and values go through its environment.
 _CONFIG = {
@@ -66,7 +77,6 @@ _CONFIG = {
     "gc.auto": "0",
     "maintenance.auto": "false",
     "protocol.version": "2",
-    "http.followRedirects": "initial",
     "http.lowSpeedLimit": "1",
 }
 
@@ -84,7 +94,7 @@ class Repository:
     `folder`: the one whose files are wanted, '' for all. `name`: what people call it.
     """
 
-    def __init__(self, place: Path, url: str, *, folder: str, caps: Caps, name: str) -> None:
+    def __init__(self, place: Path, url: str, *, folder: str, caps: SourceLimits, name: str) -> None:
         self._place = place
         self._url = url
         self._folder = folder
@@ -152,7 +162,7 @@ class Repository:
             else:
                 entries.append(_Entry(path, mode, blob))
             if len(entries) > self._caps.entries:
-                raise refused(f"it has more than {self._caps.entries:,} files")
+                raise beyond(f"it has more than {self._caps.entries:,} files", "entries")
         return entries, notes
 
     def _bring(self, blobs: set[str]) -> None:
@@ -199,7 +209,9 @@ class Repository:
             with attempt:
                 if stdin is not None:
                     stdin.seek(0)
-                return self._git(*words, stdin=stdin)
+                answer = self._git(*words, stdin=stdin)
+                self._check_size()  # it may have come faster than anybody looked
+                return answer
         raise AssertionError("tenacity returns or raises")
 
     def _started(
@@ -232,39 +244,61 @@ class Repository:
         with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as told:
             process = self._started(words, stdin, out, told, local=local)
             try:
-                self._wait(process)
+                self._wait(process, out)
             except BaseException:
                 os.killpg(process.pid, signal.SIGKILL)  # its transports too
                 process.wait()
                 raise
             out.seek(0)
             if process.returncode == 0:
-                return out.read(MOST_OUTPUT)
+                return out.read()
             told.seek(0)
-            lines = told.read(1 << 16).decode("utf-8", "replace").split("\n")
-            why = next((line for line in lines if line.startswith(("fatal:", "error:"))), lines[0])
-            why = re.sub(r"(?<=://)[^/@\s]*@", "", why.partition(": ")[2] or why)[:300]
+            said = told.read(1 << 16).decode("utf-8", "replace")
+            if "over limit" in said:  # of GIT_ALLOC_LIMIT
+                raise beyond(f"a file of its commit is larger than {self._caps.file:,} bytes", "file")
+            why = _reason(said)
             kind = SkillSourceError if local or any(word in why for word in _DECIDED) else UnreachableError
             raise kind(f"{self._name} cannot be fetched: {why}", hint=_hint(why, self._url))
 
-    def _wait(self, process: subprocess.Popen[bytes]) -> None:
+    def _check_size(self) -> None:
+        size = _size(self._place)
+        progress.step(self._name, size)
+        if size > self._caps.download:
+            raise beyond(f"its commit is larger than {self._caps.download:,} bytes", "download")
+
+    def _wait(self, process: subprocess.Popen[bytes], out: IO[bytes]) -> None:
         while True:
-            try:
+            with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(_POLL)
+            # A few folders in each other, each many times, are a list without an end.
+            if os.fstat(out.fileno()).st_size > MOST_OUTPUT:
+                raise refused(f"git answers with more than {MOST_OUTPUT:,} bytes")
+            if process.returncode is not None:
                 return
-            except subprocess.TimeoutExpired:
-                pass
-            size = _size(self._place)
-            progress.step(self._name, size)
-            if size > self._caps.download:
-                raise refused(f"its commit has more than {self._caps.download:,} bytes")
+            self._check_size()
             if time.monotonic() > self._deadline:
-                raise UnreachableError(f"{self._name} was not fetched within {self._caps.seconds:.0f} s")
+                raise UnreachableError(f"{self._name} was not fetched within {self._caps.seconds:g} s")
+
+
+def _reason(told: str) -> str:
+    """The line that says why git failed, without names and passwords; ssh says it before git does."""
+    lines = [line.strip() for line in told.split("\n") if line.strip()] or ["git said nothing"]
+    at = next((at for at, line in enumerate(lines) if line.startswith(("fatal:", "error:"))), 0)
+    if at and lines[at] == "fatal: Could not read from remote repository.":
+        at -= 1
+    why = re.sub(r"\A(fatal|error|ssh): ", "", lines[at])
+    return re.sub(r"(?<=://)[^/@\s]*@", "", why)[:300]
 
 
 def _hint(why: str, url: str) -> str:
-    if "Authentication" in why or "could not read" in why:
+    if "Host key verification failed" in why:
+        return (
+            f"Nobody has told ssh the key of {urlsplit(url).hostname}: connect once by hand, and look at it."
+        )
+    if "Authentication" in why or "could not read" in why or "Permission denied" in why:
         return "Put a token into the address (git+https://NAME:TOKEN@host/…), or use git+ssh: with an agent."
+    if "returned error: 30" in why:
+        return "It has moved, and a password goes to no other address: write the new one."
     if "dubious ownership" in why:
         return f"The repository belongs to another user: {urlsplit(url).path}"
     return "Look at the address and the network of this machine."
@@ -294,12 +328,20 @@ def _blob(stream: IO[bytes], size: int, path: str, pointers: list[str]) -> Itera
         yield piece
 
 
-def environment(own: Mapping[str, str], url: str, caps: Caps, *, partial: bool) -> dict[str, str]:
+def environment(own: Mapping[str, str], url: str, caps: SourceLimits, *, partial: bool) -> dict[str, str]:
     """All that git gets to know. `partial`: files may be missing and come later."""
-    kept = {name: own[name] for name in (*_KEPT, *_KEPT_TOO) if name in own}
+    idle = math.ceil(caps.idle)
+    kept = {name: own[name] for name in (*_KEPT, *_KEPT_TOO, *_CERTIFICATES.values()) if name in own}
+    for ours, its in _CERTIFICATES.items():
+        if ours in own:
+            kept.setdefault(its, own[ours])
+    # What stands first counts for ssh; that it asks nobody holds without its options too: it has no terminal.
+    ssh = f"{own.get('GIT_SSH_COMMAND') or 'ssh'} -oBatchMode=yes -oConnectTimeout={idle}"
     config = {
         **_CONFIG,
-        "http.lowSpeedTime": f"{caps.idle:.0f}",
+        "http.lowSpeedTime": f"{idle}",
+        # Git would give a name and password of the address to whoever the server sends it on to.
+        "http.followRedirects": "false" if "@" in urlsplit(url).netloc else "initial",
         "remote.origin.url": url,
         **({"remote.origin.promisor": "true"} if partial else {}),
     }
@@ -320,9 +362,11 @@ def environment(own: Mapping[str, str], url: str, caps: Caps, *, partial: bool) 
         "GIT_ASKPASS": "false",
         "SSH_ASKPASS": "false",
         "SSH_ASKPASS_REQUIRE": "never",
-        "GIT_SSH_COMMAND": f"ssh -oBatchMode=yes -oConnectTimeout={caps.idle:.0f} -oClearAllForwardings=yes",
+        "GIT_SSH_COMMAND": f"{ssh} -oClearAllForwardings=yes",
         "GIT_SSH_VARIANT": "ssh",
         "GIT_LFS_SKIP_SMUDGE": "1",
         "GIT_OPTIONAL_LOCKS": "0",
+        # Of one piece of memory: a few bytes of a pack can stand for a file of any size.
+        "GIT_ALLOC_LIMIT": str(max(caps.file, _SMALLEST_PIECE)),
         "LC_ALL": "C",
     }

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from executor.errors import SkillSourceError
+from executor.models import SourceLimits
 
 _DEVICES = re.compile(r"(con|prn|aux|nul|com[0-9¹²³]|lpt[0-9¹²³])(\..*)?", re.IGNORECASE)
 # Categories of characters that no name has a use for: controls, halves of characters, separators of lines;
@@ -22,34 +23,10 @@ _BAD_CATEGORIES = frozenset({"Cc", "Cs", "Zl", "Zp"})
 _TURNING = frozenset("\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 
 
-@dataclass(frozen=True)
-class Caps:
-    """What a source may cost. Bytes and seconds."""
-
-    download: int = 64 << 20
-    """Of what is fetched: an archive, a bundle, the objects of a commit."""
-    file: int = 64 << 20
-    total: int = 256 << 20
-    """Of all files together."""
-    entries: int = 50_000
-    """Files and folders. The largest public collection of skills has 19,000 of them."""
-    ratio: int = 100
-    """Bytes unpacked for each byte packed, once there are more than `free` of them. Text has 3 to 20."""
-    free: int = 4 << 20
-    depth: int = 30
-    name: int = 255
-    """Bytes of one name; `path`: of a whole path."""
-    path: int = 1024
-    seconds: float = 300.0
-    """For a whole fetch; `idle`: for one answer of the other side."""
-    idle: float = 30.0
-
-    def unpacked(self, packed: int) -> int:
-        """How much may come out of so many bytes."""
-        return min(self.total, max(self.free, self.ratio * packed))
-
-
-CAPS = Caps()
+FREE = 4 << 20  # bytes that come out of an archive of any size, whatever the ratio
+DEPTH = 30  # parts of a path
+NAME, PATH = 255, 1024  # bytes of one name and of a whole path, as usual file systems have them
+LIMITS = SourceLimits()
 
 
 @dataclass(frozen=True)
@@ -72,20 +49,27 @@ def refused(what: str) -> RefusedError:
     return RefusedError(what, hint="Nothing of it was kept. Mend it where it is made.")
 
 
-def check(members: Iterable[Member], caps: Caps = CAPS) -> None:
+def beyond(what: str, limit: str) -> RefusedError:
+    """The error for more than a field of `SourceLimits` allows."""
+    return RefusedError(
+        what, hint=f"Nothing of it was kept. If that is meant, raise `{limit}` of the setting `sources`."
+    )
+
+
+def check(members: Iterable[Member], caps: SourceLimits = LIMITS) -> None:
     """Whether all their names may be, alone and together, before anything is written. SkillSourceError."""
     names = _Names(caps)
     for member in members:
         names.take(member.name, member.chunks is None)
 
 
-def unpack(members: Iterable[Member], folder: Path, *, packed: int = 0, caps: Caps = CAPS) -> int:
+def unpack(members: Iterable[Member], folder: Path, *, packed: int = 0, caps: SourceLimits = LIMITS) -> int:
     """Write all members below `folder`, an empty one; the number of files. SkillSourceError.
 
     `packed`: the size of the archive, for the ratio; 0 means that the ratio does not matter.
     """
     names = _Names(caps)
-    budget = caps.unpacked(packed) if packed else caps.total
+    budget = _most(packed, caps) if packed else caps.total
     most = budget
     count = 0
     for member in members:
@@ -100,9 +84,9 @@ def unpack(members: Iterable[Member], folder: Path, *, packed: int = 0, caps: Ca
             for chunk in member.chunks:
                 size += len(chunk)
                 if size > caps.file:
-                    raise refused(f"{member.name!r} is larger than {caps.file:,} bytes")
+                    raise beyond(f"{member.name!r} is larger than {caps.file:,} bytes", "file")
                 if size > budget:
-                    raise refused(_too_much(most, packed, caps))
+                    raise _too_much(most, packed, caps)
                 file.write(chunk)
             os.fchmod(file.fileno(), 0o555 if member.executable else 0o444)
         budget -= size
@@ -110,22 +94,29 @@ def unpack(members: Iterable[Member], folder: Path, *, packed: int = 0, caps: Ca
     return count
 
 
-def bounded(pieces: Iterable[bytes], packed: int, caps: Caps) -> Iterator[bytes]:
+def bounded(pieces: Iterable[bytes], packed: int, caps: SourceLimits) -> Iterator[bytes]:
     """The stream that comes out of a compressed one, ended by an error when it grows beyond its caps."""
+    most = _most(packed, caps)
     # Headers and padding of a tar come on top of its files.
-    most = caps.unpacked(packed) + (caps.entries * 1024 if packed * caps.ratio > caps.free else caps.free)
+    more = caps.entries * 1024 if packed * caps.ratio > FREE else FREE
     total = 0
     for piece in pieces:
         total += len(piece)
-        if total > most:
-            raise refused(_too_much(most, packed, caps))
+        if total > most + more:
+            raise _too_much(most, packed, caps)
         yield piece
 
 
-def _too_much(most: int, packed: int, caps: Caps) -> str:
+def _most(packed: int, caps: SourceLimits) -> int:
+    """How much may come out of so many bytes."""
+    return min(caps.total, max(FREE, caps.ratio * packed))
+
+
+def _too_much(most: int, packed: int, caps: SourceLimits) -> RefusedError:
     if packed and most < caps.total:
-        return f"its {packed:,} bytes unpack to more than {most:,} (at most {caps.ratio} for 1)"
-    return f"it unpacks to more than {most:,} bytes"
+        what = f"its {packed:,} bytes unpack to more than {most:,} (at most {caps.ratio} for 1)"
+        return beyond(what, "ratio")
+    return beyond(f"it unpacks to more than {most:,} bytes", "total")
 
 
 def pieces(file: Path) -> Iterator[bytes]:
@@ -138,7 +129,7 @@ def pieces(file: Path) -> Iterator[bytes]:
 class _Names:
     """All names so far: every one can be a file of its own on any usual file system."""
 
-    def __init__(self, caps: Caps) -> None:
+    def __init__(self, caps: SourceLimits) -> None:
         self._caps = caps
         self._seen: dict[str, tuple[str, bool]] = {}  # folded path → path as it was written, whether a folder
         self._entries = 0
@@ -147,8 +138,8 @@ class _Names:
         """The parts of a name, `()` for the top itself. SkillSourceError for one that may not be."""
         self._entries += 1
         if self._entries > self._caps.entries:
-            raise refused(f"it has more than {self._caps.entries:,} entries")
-        parts = check_name(name, is_folder, self._caps)
+            raise beyond(f"it has more than {self._caps.entries:,} entries", "entries")
+        parts = check_name(name, is_folder)
         path = ""
         for number, part in enumerate(parts, 1):
             path = f"{path}/{part}" if path else part
@@ -170,7 +161,7 @@ class _Names:
             raise refused(f"{path!r} is there twice")
 
 
-def check_name(name: str, is_folder: bool = False, caps: Caps = CAPS) -> tuple[str, ...]:
+def check_name(name: str, is_folder: bool = False) -> tuple[str, ...]:
     """The parts of a member's name, without a leading `./`. SkillSourceError for one that may not be."""
 
     def bad(why: str) -> SkillSourceError:
@@ -187,8 +178,8 @@ def check_name(name: str, is_folder: bool = False, caps: Caps = CAPS) -> tuple[s
         length = len(name.encode())
     except UnicodeEncodeError:
         raise bad("is not UTF-8") from None
-    if length > caps.path:
-        raise bad(f"is longer than {caps.path} bytes")
+    if length > PATH:
+        raise bad(f"is longer than {PATH} bytes")
     while name.startswith("./"):
         name = name[2:]
     if is_folder:
@@ -196,13 +187,13 @@ def check_name(name: str, is_folder: bool = False, caps: Caps = CAPS) -> tuple[s
     if name in ("", ".") and is_folder:
         return ()
     parts = tuple(name.split("/"))
-    if len(parts) > caps.depth:
-        raise bad(f"is nested more than {caps.depth} deep")
+    if len(parts) > DEPTH:
+        raise bad(f"is nested more than {DEPTH} deep")
     for part in parts:
         if part in ("", ".", ".."):
             raise bad(f"has the part {part!r}")
-        if len(part.encode()) > caps.name:
-            raise bad(f"has a part longer than {caps.name} bytes")
+        if len(part.encode()) > NAME:
+            raise bad(f"has a part longer than {NAME} bytes")
         if part[-1] in ". ":
             raise bad("has a part that ends in a dot or a blank")
         if ":" in part:

@@ -20,7 +20,6 @@ from typing import Any
 from executor.skills import document
 from executor.skills.document import SkillDocument
 
-WORTH = 100  # skills in a root; fewer are read in less time than the store takes to open
 MOST = 200_000  # entries; then the store begins anew
 TICK_NS = 20_000_000  # longer than any tick by which a kernel stamps files
 

@@ -16,8 +16,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from executor.errors import ExecutorError, SkillSourceError
+from executor.models import SourceLimits
 from executor.skills.sources.base import Listing, SkillSource
 from executor.skills.sources.directory import DirectorySource
+from executor.skills.sources.members import LIMITS
 
 _SCHEME = re.compile(r"([a-z][a-z0-9]*(?:\+[a-z]+)?):(?=//)|(file):(?=/)", re.IGNORECASE)
 
@@ -38,7 +40,9 @@ class UnusableSource(SkillSource):
         raise self._error
 
 
-def open_sources(roots: Sequence[str | os.PathLike[str] | SkillSource]) -> tuple[SkillSource, ...]:
+def open_sources(
+    roots: Sequence[str | os.PathLike[str] | SkillSource], limits: SourceLimits = LIMITS
+) -> tuple[SkillSource, ...]:
     """The sources in order, each once; nothing is fetched yet. Empty texts name no source."""
     folders = tuple(
         Path(_real(os.fspath(root)))
@@ -52,21 +56,22 @@ def open_sources(roots: Sequence[str | os.PathLike[str] | SkillSource]) -> tuple
         elif text := os.fspath(root):
             key = text if scheme(text) else _real(text)
             if key not in found:
-                found[key] = open_source(text, trusted=folders)
+                found[key] = open_source(text, trusted=folders, limits=limits)
     return tuple(found.values())
 
 
-def open_source(root: str, *, trusted: Sequence[Path] = ()) -> SkillSource:
+def open_source(root: str, *, trusted: Sequence[Path] = (), limits: SourceLimits = LIMITS) -> SkillSource:
     """The source that a root names. One that cannot be says so when it is listed."""
     try:
-        return _open(root, trusted)
+        return _open(root, trusted, limits)
     except ExecutorError as error:
-        return UnusableSource(_shown(root), error)
+        return UnusableSource(shown(root), error)
     except ValueError as error:  # half an IPv6 address, a zero byte in a path
-        return UnusableSource(_shown(root), SkillSourceError(f"{_shown(root)} cannot be one: {error}"))
+        return UnusableSource(shown(root), SkillSourceError(f"{shown(root)} cannot be one: {error}"))
 
 
-def _shown(root: str) -> str:
+def shown(root: str) -> str:
+    """The text of a root without a name and a password."""
     return re.sub(r"(?<=://)[^/@]*@", "", root)
 
 
@@ -83,7 +88,7 @@ def scheme(root: str) -> str:
     return (found[1] or found[2]).lower() if found else ""
 
 
-def _open(root: str, trusted: Sequence[Path]) -> SkillSource:
+def _open(root: str, trusted: Sequence[Path], limits: SourceLimits) -> SkillSource:
     kind = scheme(root)
     if not kind:
         path = Path(os.path.realpath(os.path.expanduser(root)))
@@ -93,19 +98,19 @@ def _open(root: str, trusted: Sequence[Path]) -> SkillSource:
             return DirectorySource(path, trusted=trusted)
         from executor.skills.sources.archive import FileArchive, archive_source
 
-        return archive_source(FileArchive(path))
+        return archive_source(FileArchive(path, caps=limits))
     if kind in ("http", "https", "file"):
         from executor.skills.sources.archive import archive_at
 
-        return archive_at(root)
+        return archive_at(root, caps=limits)
     if kind.startswith("git+"):
         from executor.skills.sources.git import git_source
 
-        return git_source(root)
+        return git_source(root, caps=limits)
     if kind == "s3":
         from executor.skills.sources.bucket import BucketSource
 
-        return BucketSource.at(root)
+        return BucketSource.at(root, caps=limits)
     raise SkillSourceError(
         f"{kind}: is no kind of source",
         hint="Give a folder, an archive (https:, http:, file: or its path), git+https:, git+ssh:, or s3:.",

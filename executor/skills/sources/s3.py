@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from executor.errors import SkillSourceError
+from executor.models import SourceLimits
 from executor.skills.sources import progress
-from executor.skills.sources.members import Caps, refused
+from executor.skills.sources.members import beyond, refused
 from executor.skills.sources.web import UnreachableError
 
 MAX_OBJECTS = 500_000  # in one listing
@@ -40,7 +41,7 @@ class Store:
     """The requests that are made of a bucket."""
 
     def __init__(
-        self, bucket: str, endpoint_url: str, region: str, anon: bool, caps: Caps, name: str
+        self, bucket: str, endpoint_url: str, region: str, anon: bool, caps: SourceLimits, name: str
     ) -> None:
         self._bucket = bucket
         self._options = {"endpoint_url": endpoint_url or None, "anon": anon}
@@ -78,7 +79,7 @@ class Store:
             nonlocal done
             async with gate:
                 if one.size > self._caps.file:
-                    raise refused(f"{one.key} is larger than {self._caps.file:,} bytes")
+                    raise beyond(f"{one.key} is larger than {self._caps.file:,} bytes", "file")
                 answer = await call("get_object", Bucket=self._bucket, Key=one.key, IfMatch=one.etag)
                 size = 0
                 with open(file, "wb") as opened:  # noqa: ASYNC230  # s3fs has a thread of its own for this
@@ -112,7 +113,7 @@ class Store:
             raise self._told(group.exceptions[0]) from group
         except Late:
             running.cancel()
-            raise UnreachableError(f"{self._name} was not read within {self._caps.seconds:.0f} s") from None
+            raise UnreachableError(f"{self._name} was not read within {self._caps.seconds:g} s") from None
         except Exception as error:
             raise self._told(error) from error
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 
-from executor.skills.sources.members import CAPS, Caps, Member, bounded, refused
+from executor.models import SourceLimits
+from executor.skills.sources.members import LIMITS, Member, bounded, refused
 
 BLOCK = 512
 MAX_HEADER = 1 << 20  # bytes of one pax header or long name; real ones hold a path and some attributes
@@ -36,7 +37,7 @@ class Tar:
     """An archive. `pieces`: gives the bytes of its file from the beginning; `packed`: the file's size."""
 
     def __init__(
-        self, pieces: Callable[[], Iterable[bytes]], packed: int, *, zipped: bool, caps: Caps = CAPS
+        self, pieces: Callable[[], Iterable[bytes]], packed: int, *, zipped: bool, caps: SourceLimits = LIMITS
     ) -> None:
         self.commit = ""
         """The commit that `git archive` made it of, once the first member was read."""

@@ -24,8 +24,9 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 import tenacity
 
 from executor.errors import SkillSourceError
+from executor.models import SourceLimits
 from executor.skills.sources import progress
-from executor.skills.sources.members import Caps, RefusedError
+from executor.skills.sources.members import RefusedError, beyond
 
 TRIES = 3
 REDIRECTS = 5
@@ -56,7 +57,7 @@ def shown(url: str) -> str:
     return f"{parts.scheme}://{host}{parts.path}" + ("?…" if parts.query else "")
 
 
-def download(url: str, into: IO[bytes], *, etag: str = "", modified: str = "", caps: Caps) -> Got:
+def download(url: str, into: IO[bytes], *, etag: str = "", modified: str = "", caps: SourceLimits) -> Got:
     """Write what is there into a file. SkillSourceError; UnreachableError when it may be better later."""
     deadline = time.monotonic() + caps.seconds
     retrying = tenacity.Retrying(
@@ -76,7 +77,7 @@ def download(url: str, into: IO[bytes], *, etag: str = "", modified: str = "", c
     raise AssertionError("tenacity returns or raises")
 
 
-def _once(url: str, into: IO[bytes], etag: str, modified: str, caps: Caps, deadline: float) -> Got:
+def _once(url: str, into: IO[bytes], etag: str, modified: str, caps: SourceLimits, deadline: float) -> Got:
     name = shown(url)
     clock = _Clock(deadline)
     try:
@@ -96,16 +97,16 @@ def _once(url: str, into: IO[bytes], etag: str, modified: str, caps: Caps, deadl
     except (OSError, http.client.HTTPException, ValueError) as error:
         reason = getattr(error, "reason", None) or error
         late = clock.over or isinstance(reason, TimeoutError)
-        what = f"did not answer within {caps.idle:.0f} s" if late and not clock.over else str(reason)
+        what = f"did not answer within {caps.idle:g} s" if late and not clock.over else str(reason)
         if clock.over:
-            what = f"was not fetched within {caps.seconds:.0f} s"
+            what = f"was not fetched within {caps.seconds:g} s"
         raise UnreachableError(
             f"{name} {what}" if late else f"{name} cannot be reached: {what}",
             hint="Look at the address and the network of this machine.",
         ) from None
 
 
-def _taken(answer: Any, into: IO[bytes], name: str, caps: Caps) -> Got:
+def _taken(answer: Any, into: IO[bytes], name: str, caps: SourceLimits) -> Got:
     stated = answer.headers.get("Content-Length", "")
     total = int(stated) if stated.isascii() and stated.isdigit() else 0
     if total > caps.download:
@@ -142,11 +143,8 @@ def _request(url: str, etag: str, modified: str) -> urllib.request.Request:
     return request
 
 
-def _too_large(name: str, caps: Caps) -> RefusedError:
-    return RefusedError(
-        f"{name} is larger than {caps.download:,} bytes",
-        hint="Offer fewer skills in one archive, or use git or a bucket.",
-    )
+def _too_large(name: str, caps: SourceLimits) -> RefusedError:
+    return beyond(f"{name} is larger than {caps.download:,} bytes", "download")
 
 
 def _hint(code: int) -> str:

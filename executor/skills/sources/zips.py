@@ -17,7 +17,8 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from executor.skills.sources.members import CAPS, Caps, Member, refused
+from executor.models import SourceLimits
+from executor.skills.sources.members import LIMITS, Member, beyond, refused
 
 _END = struct.Struct("<4s4H2LH")
 _CENTRAL = struct.Struct("<4s6H3L5H2L")
@@ -53,7 +54,7 @@ def commit(data: mmap.mmap) -> str:
     return text.decode() if len(text) == 40 and text.isalnum() else ""
 
 
-def members(data: mmap.mmap, caps: Caps = CAPS) -> Iterator[Member]:
+def members(data: mmap.mmap, caps: SourceLimits = LIMITS) -> Iterator[Member]:
     """The members in the order of the directory. SkillSourceError."""
     entries, directory = _entries(data, caps)
     _apart(data, entries, directory)
@@ -64,7 +65,7 @@ def members(data: mmap.mmap, caps: Caps = CAPS) -> Iterator[Member]:
             yield Member(entry.name, _content(data, entry), bool(entry.mode & 0o111))
 
 
-def _entries(data: mmap.mmap, caps: Caps) -> tuple[list[_Entry], int]:
+def _entries(data: mmap.mmap, caps: SourceLimits) -> tuple[list[_Entry], int]:
     """The entries, and where the directory begins that lists them."""
     end = data.rfind(b"PK\5\6", max(0, len(data) - 22 - 0xFFFF))
     if end < 0 or len(data) < end + 22:
@@ -75,7 +76,7 @@ def _entries(data: mmap.mmap, caps: Caps) -> tuple[list[_Entry], int]:
     if (disk, first) != (0, 0) or here != count:
         raise refused("it is one part of a zip archive of several")
     if count > caps.entries:
-        raise refused(f"it has more than {caps.entries:,} entries")
+        raise beyond(f"it has more than {caps.entries:,} entries", "entries")
     if start + length != end:
         raise refused("the zip archive's directory is not where its end says")
     found = []
