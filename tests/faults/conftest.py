@@ -64,6 +64,15 @@ async def _driven(
 
 
 @pytest.fixture
+def attentive(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lost after 4 s of silence: an engine may keep open the stream of a container that died while it was
+    written to.
+    """
+    monkeypatch.setattr(connection, "PING_EVERY", 1.0)
+    monkeypatch.setattr(connection, "SILENCE", 4.0)
+
+
+@pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Heartbeats every 0.2 s, and lost after 1.5 s of silence."""
     monkeypatch.setattr(connection, "PING_EVERY", 0.2)

@@ -86,7 +86,9 @@ async def _through_restarts(engine: engines.OwnEngine, tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="no memory limit on the whole sandbox")
-def test_a_session_goes_on_after_its_sandbox_died_of_memory(drive: Drive, tmp_path: Path) -> None:
+def test_a_session_goes_on_after_its_sandbox_died_of_memory(
+    drive: Drive, tmp_path: Path, attentive: None
+) -> None:
     async def work(made: AsyncExecutor, started: list[Sandbox]) -> None:
         made.store = Store(tmp_path / "state")
         async with made.session("s", durable=True, limits=Limits(memory="64m")) as session:

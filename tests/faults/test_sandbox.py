@@ -130,7 +130,7 @@ def larger_than_memory(runtime: Runtime) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="no memory limit on the whole sandbox")
-def test_a_sandbox_that_dies_of_memory_says_so(drive: Drive) -> None:
+def test_a_sandbox_that_dies_of_memory_says_so(drive: Drive, attentive: None) -> None:
     """SECURITY 6: memory that no process owns, so that the kernel ends everything and process 1 last."""
 
     async def work(made: AsyncExecutor, _started: list[Sandbox]) -> None:
