@@ -10,6 +10,7 @@ process counts are per uid.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import random
 import socket
@@ -86,7 +87,9 @@ class UidSlot:
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        except OSError:
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE):
+                raise
             return not self._path.parent.is_dir()  # no folder, no locks: the uid was chosen at random
         if not locked(fd):
             os.close(fd)

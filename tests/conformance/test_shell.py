@@ -104,6 +104,8 @@ def test_a_shell_on_a_terminal(terminal: Terminal, runtime: str) -> None:
     # Its size follows that of the window, and the limits are those that were asked for.
     terminal.resize(41, 121)
     terminal.process.send_signal(signal.SIGWINCH)  # the kernel tells only a job in the foreground
+    # Both are on their way: the keys may be there first.
+    terminal.type(b"until [ \"$(stty size)\" = '41 121' ]; do sleep 0.1; done; ")
     terminal.type(b"stty size; df --output=size -m /workspace; (exit 6); echo $?\r")
     terminal.until(rb"41 121\r\n *1M-blocks\r\n *3\r\n6\r\n")
 

@@ -147,7 +147,7 @@ def test_a_sandbox_that_dies_of_memory_says_so(drive: Drive, attentive: None) ->
     drive(work, wrap=larger_than_memory)
 
 
-FILL = "echo kept > out/f; head -c 90000000 /dev/zero > work/hog; exec python3 -c 'bytes(1) * 60000000'"
+FILL = "echo kept > out/f; head -c 100000000 /dev/zero > work/hog; exec python3 -c 'bytes(1) * 60000000'"
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="no memory limit on the whole sandbox")
