@@ -9,7 +9,6 @@ import pty
 import select
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,8 +18,9 @@ import docker
 import pytest
 
 from executor import Executor
+from tests import forked
 
-COMMAND = [sys.executable, "-m", "executor.cli"]
+COMMAND = forked.COMMAND
 SKILL = "cli-probe"
 
 Invoke = Callable[..., "subprocess.CompletedProcess[bytes]"]
@@ -51,10 +51,8 @@ def run(words: list[str]) -> Invoke:
     def invoke(
         *command: str | bytes, options: list[str] | None = None, stdin: bytes = b"", loud: bool = False
     ) -> subprocess.CompletedProcess[bytes]:
-        base = [word for word in words if not (loud and word == "--quiet")]
-        return subprocess.run(
-            [*base, *(options or []), "--", *command], input=stdin, capture_output=True, timeout=60
-        )
+        base = [word for word in words[len(COMMAND) :] if not (loud and word == "--quiet")]
+        return forked.run(*base, *(options or []), "--", *command, input=stdin)
 
     return invoke
 
@@ -482,7 +480,7 @@ def _sleepers(mark: str, wanted: int) -> int:
 
 
 def test_the_doctor_runs_something_in_every_runtime_that_works(executor: Executor, runtime: str) -> None:
-    done = subprocess.run([*COMMAND, "doctor", "--json"], capture_output=True, timeout=60)
+    done = forked.run("doctor", "--json")
     report = json.loads(done.stdout)
     (trial,) = (trial for trial in report["trials"] if trial["runtime"] == runtime)
     assert (done.returncode, done.stderr, report["works"]) == (0, b"", True)

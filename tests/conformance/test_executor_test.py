@@ -25,8 +25,8 @@ from executor.testing.cases import Instance, discover
 from executor.testing.expect import Outcome
 from executor.testing.matching import Mismatch
 from executor.workspace.archive import import_session
+from tests import forked
 
-COMMAND = [sys.executable, "-m", "executor.cli"]
 SKILL = "---\nname: {name}\ndescription: For tests of the tests.\n---\nText.\n"
 
 # `make soak` does it as often as it takes to believe that nothing here is flaky.
@@ -65,8 +65,8 @@ def test(executor: Executor, runtime: str, root: Path) -> Invoke:
 
     def invoke(*words: str, targets: tuple[str, ...] | None = None) -> subprocess.CompletedProcess[str]:
         where = targets if targets is not None else (str(root),)
-        line = [*COMMAND, "test", *where, *(() if "--runtime" in words else ("--runtime", runtime)), *words]
-        return subprocess.run(line, capture_output=True, text=True, timeout=600, cwd=root)
+        which = () if "--runtime" in words else ("--runtime", runtime)
+        return forked.run("test", *where, *which, *words, text=True, timeout=600, cwd=root)
 
     return invoke
 
@@ -409,9 +409,7 @@ def test_the_projects_own_skills_pass(test: Invoke, skills_root: Path, runtime: 
 
 
 def lint(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*COMMAND, "skills", "lint", *words], capture_output=True, text=True, cwd=cwd, timeout=60
-    )
+    return forked.run("skills", "lint", *words, text=True, cwd=cwd)
 
 
 def test_lint_as_it_is_typed(root: Path, skill: Callable[..., Path]) -> None:

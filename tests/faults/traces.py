@@ -22,6 +22,7 @@ from executor.runtimes.cgroups import places
 from executor.runtimes.container import LABEL_OWNER, ContainerSandbox
 from executor.runtimes.local import LocalSandbox
 from executor.runtimes.owner import is_dead, owner_label
+from tests import forked
 
 
 def eventually(condition: Callable[[], object], seconds: float = 20.0) -> bool:
@@ -71,16 +72,16 @@ def cgroups_of_the_dead() -> list[str]:
 
 
 def children() -> list[str]:
-    """Processes that this one started and that are there, zombies too; not the engines of the tests, nor the
-    tracker that multiprocessing keeps once a test has used it.
+    """Processes that this one started and that are there, zombies too; not what tests keep for later ones:
+    engines, the tracker of multiprocessing, and the command line that is forked.
     """
     found = []
-    tracker = getattr(resource_tracker._resource_tracker, "_pid", None)
+    kept = {getattr(resource_tracker._resource_tracker, "_pid", None), *forked.pids}
     for name in filter(str.isdigit, os.listdir("/proc")):
         with contextlib.suppress(OSError, IndexError):
             fields = Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()
             command = Path(f"/proc/{name}/comm").read_text().strip()
-            if int(name) == tracker or command in ("containerd", "dockerd"):
+            if int(name) in kept or command in ("containerd", "dockerd"):
                 continue
             if int(fields[1]) == os.getpid():
                 found.append(f"{name} {command}")

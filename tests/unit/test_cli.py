@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,17 +16,15 @@ from executor.cli.terminal import ScreenFilter
 from executor.doctor import runc_check
 from executor.errors import BadLimitError, BadPathError, BadRequestError
 from executor.models import ExecResult, Limits
+from tests import forked
 
 REPOSITORY = Path(__file__).parents[2]
-COMMAND = [sys.executable, "-m", "executor.cli"]
 # No engine answers, no bubblewrap is found, no settings come from outside.
 NOWHERE = {"PATH": "/nonexistent", "DOCKER_HOST": "unix:///nonexistent/docker.sock", "NO_COLOR": "1"}
 
 
 def invoke(*words: str, cwd: Path = REPOSITORY, **env: str) -> tuple[int, str, str]:
-    done = subprocess.run(
-        [*COMMAND, *words], capture_output=True, text=True, cwd=cwd, timeout=60, env={**NOWHERE, **env}
-    )
+    done = forked.run(*words, text=True, cwd=cwd, env={**NOWHERE, **env})
     return done.returncode, done.stdout, done.stderr
 
 
@@ -635,7 +632,7 @@ def test_a_skill_that_cannot_be_shown_is_125(root: Path) -> None:
 
 
 def test_a_reader_of_a_list_may_go_away(root: Path) -> None:
-    words = [*COMMAND, "skills", "show", "good", "--skills", str(root)]
+    words = [*forked.COMMAND, "skills", "show", "good", "--skills", str(root)]
     read, write = os.pipe()
     os.close(read)
     done = subprocess.run(words, stdout=write, stderr=subprocess.PIPE, timeout=60, env=NOWHERE)
