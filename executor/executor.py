@@ -42,22 +42,23 @@ from executor.workspace.staging import Stager
 if TYPE_CHECKING:
     from executor.bridge import Grant
 
+Root = str | os.PathLike[str] | SkillSource
 _SESSION_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
 class AsyncExecutor:
     """Runs skills in sandboxes.
 
-    `skills`: roots (docs/sources.md) or sources of your own, the first wins (default `$SKILLS_ROOT`, then
-    `./skills`). `runtime`: `auto`, `container`, `local`, or a `Runtime` of your own. `image`: see
-    `Settings.image`. `pool`: sandboxes started ahead (default: none). `grant`: what no run of any session
+    `skills`: one root or several (docs/sources.md), texts, paths or sources of your own; the first wins
+    (default `$SKILLS_ROOT`, then `./skills`). `runtime`: `auto`, `container`, `local`, or a `Runtime` of your
+    own. `image`: see `Settings.image`. `pool`: sandboxes started ahead (default: none). `grant`: what no run of any session
     gets more than (default: no such bound). `settings`: everything else.
     """
 
     def __init__(
         self,
         *,
-        skills: Sequence[str | os.PathLike[str] | SkillSource] | None = None,
+        skills: Root | Sequence[Root] | None = None,
         runtime: str | Runtime | None = None,
         image: str | None = None,
         pool: PoolSettings | None = None,
@@ -65,6 +66,8 @@ class AsyncExecutor:
         settings: Settings | None = None,
     ) -> None:
         overrides: dict[str, Any] = {"image": image, "pool": pool}
+        if isinstance(skills, str | os.PathLike | SkillSource):
+            skills = [skills]
         if skills is not None:
             overrides["skills"] = tuple(
                 root.id if isinstance(root, SkillSource) else os.fspath(root) for root in skills

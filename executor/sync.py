@@ -21,14 +21,13 @@ from executor.bridge.code import MAX_CODE, Language
 from executor.channel.runs import OnOutput
 from executor.deps.offer import Layers
 from executor.errors import BadRequestError, SessionClosedError
-from executor.executor import AsyncExecutor
+from executor.executor import AsyncExecutor, Root
 from executor.models import ExecResult, FileInfo, Input, Limits, OutputFile, OutputLimits, StagedInput
 from executor.runtimes.base import Runtime
 from executor.session import AsyncFile, AsyncRun, AsyncSession, Collected, Command, RunOutput, Source
 from executor.session.prepare import Step
 from executor.settings import PoolSettings, Settings
 from executor.skills.repository import Repository
-from executor.skills.sources.base import SkillSource
 from executor.workspace.artifacts import ArtifactStore
 from executor.workspace.checkpoint import Store
 
@@ -537,16 +536,16 @@ class Session:
 class Executor:
     """Runs skills in sandboxes. See `AsyncExecutor`.
 
-    `skills`: roots (docs/sources.md) or sources of your own, the first wins (default `$SKILLS_ROOT`, then
-    `./skills`). `runtime`: `auto`, `container`, `local`, or a `Runtime` of your own. `image`: see
-    `Settings.image`. `pool`: sandboxes started ahead (default: none). `grant`: what no run of any session
+    `skills`: one root or several (docs/sources.md), texts, paths or sources of your own; the first wins
+    (default `$SKILLS_ROOT`, then `./skills`). `runtime`: `auto`, `container`, `local`, or a `Runtime` of your
+    own. `image`: see `Settings.image`. `pool`: sandboxes started ahead (default: none). `grant`: what no run of any session
     gets more than (default: no such bound). `settings`: everything else.
     """
 
     def __init__(
         self,
         *,
-        skills: Sequence[str | os.PathLike[str] | SkillSource] | None = None,
+        skills: Root | Sequence[Root] | None = None,
         runtime: str | Runtime | None = None,
         image: str | None = None,
         pool: PoolSettings | None = None,

@@ -101,7 +101,7 @@ def _another() -> None:
 
 def parse(words: Sequence[str]) -> Action | int:
     """What the words ask for; an int when help or the version was printed. Typer raises for wrong usage."""
-    found = command_line(words)(list(words), prog_name="executor", standalone_mode=False)
+    found = command_line(words)(list(words), prog_name="executor", standalone_mode=False, obj=words)
     return found if callable(found) else int(found or 0)
 
 

@@ -217,6 +217,8 @@ def write_report(path: Path, make: Callable[[], bytes]) -> None:
 def _report(request: RunRequest, result: ExecResult, failures: list[ExecutorError]) -> int:
     """Say how it went, and the exit status: the script's own failure counts more than one to save."""
     status = arguments.exit_status(result)
+    if not result.files and result.status == "ok" and (request.save or request.outputs != ("out/**",)):
+        result.warnings.append(f"no file matches {' '.join(request.outputs)}")
     if not request.quiet:
         for line, kind in _lines(request, result):
             console.say(line, kind=kind)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Annotated
 
 import typer
@@ -28,6 +28,7 @@ Examples:
 
 
 def command(
+    context: typer.Context,
     skill: options.Skill,
     words: Annotated[
         list[str] | None,
@@ -74,6 +75,11 @@ def command(
         raise BadRequestError(
             "there is no COMMAND", hint="Write it behind `--`: executor run SKILL -- python3 scripts/x.py"
         )
+    if _are_mixed(context.obj, skill, words[0]):
+        raise BadRequestError(
+            "there are options behind the COMMAND, and no `--` that says whose they are",
+            hint=f"Options of the script go behind `--`: executor run {skill} [OPTIONS] -- {words[0]} …",
+        )
     request = RunRequest(
         **options.request(
             skill=skill,
@@ -107,6 +113,14 @@ def command(
         return run(request)
 
     return action
+
+
+def _are_mixed(given: Sequence[str], skill: str, first: str) -> bool:
+    """Whether words behind the first of the COMMAND look like options, without a `--` before it."""
+    if "--" in given or skill not in given:
+        return False
+    behind = given[given.index(skill) + 1 :]
+    return first in behind and any(word.startswith("-") for word in behind[behind.index(first) :])
 
 
 def register(app: typer.Typer) -> None:

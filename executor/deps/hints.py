@@ -30,6 +30,7 @@ OURS = frozenset(
     )
 )  # fmt: skip
 """Programs that a run has when it was granted something."""
+INSTALLERS = ("ensurepip", "pip", "pip3", "uv")
 _NO_TOOLS = "this run was granted no tools: give it a grant (docs/bridge.md)"
 _NAME = r"([A-Za-z0-9_@][\w.@/+-]{0,99})"
 
@@ -48,6 +49,8 @@ def _python(name: str, skill: str) -> str:
     top = name.split(".")[0]
     if top == "skill_tools":
         return _NO_TOOLS
+    if top in INSTALLERS:
+        return _pip("what it needs", skill)
     package = PYTHON_PACKAGES.get(top, (canonical(top),))[0]
     return f"there is no Python package {package!r} here. {_declare(package, 'requirements.txt', skill)}"
 
@@ -63,6 +66,8 @@ def _node(name: str, skill: str) -> str:
 def _program(name: str, skill: str) -> str:
     if name in OURS:
         return _NO_TOOLS
+    if name in INSTALLERS:
+        return _pip("what it needs", skill)
     where = "images/office has it: executor images build office, then --image executor/office"
     if name not in OFFICE:
         where = "use an image that has it (--image), or a package that brings it"

@@ -265,6 +265,7 @@ class Run:
         self.marker = b""
         self.folder = b""
         self.args = bytearray()
+        self.early_signals: List[int] = []
         self.early_stdin: List[Tuple[bytes, bool]] = []
         self.pid = 0
         self.master = -1
@@ -498,6 +499,8 @@ class Run:
             self.hold(bool(stopped), bool(frozen))
         elif "kill" in body:
             self.end(body["kill"], body["grace_ms"] / 1000 if "grace_ms" in body else None)
+        elif self.state == "starting":
+            self.early_signals.append(int(body["signal"]))
         elif self.state == "alive":
             try:
                 os.killpg(self.pid, int(body["signal"]))

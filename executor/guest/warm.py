@@ -39,6 +39,7 @@ STARTS = 3
 REMEMBERED = 16  # environments
 PATIENCE = 2.0  # seconds from a hand-over to the process's first word
 IMPORTING = 120.0  # seconds that its imports may take
+LONGEST_STRING, MOST_STRINGS = 128 * 1024 - 16, 1 << 20  # bytes of what a kernel executes for certain
 SAID = 500  # characters of what is told of a failure
 # From 3.13 on, a process that a thread forked cannot end its interpreter: it takes the lost main thread's
 # state, which was freed, for its own.
@@ -125,11 +126,6 @@ def zygote() -> None:
     os.dup2(null, 0)
     os.close(null)
     del sys.path[0]  # the working folder, as for every `python3 -c`
-    # The frame that runs this holds on to its module for ever, and what a script leaves there is to be freed.
-    main = type(sys)("__main__")
-    main.__dict__.clear()
-    main.__dict__.update(sys.modules["__main__"].__dict__)
-    sys.modules["__main__"] = main
     taken: Any = set()  # names of modules that a cold start would look for in the script's folder
     for name in set(sys.modules) - cold:  # they are ours: a script imports its own
         del sys.modules[name]
@@ -143,7 +139,18 @@ def zygote() -> None:
 
     def load() -> str:
         """Import the modules; what is wrong, if anything is."""
-        set_environment(given["environment"])
+        # What scripts can write is not there: a module may read code from its folder in the home.
+        set_environment(
+            [
+                (name, b"/nonexistent" if name == b"HOME" else value)
+                for name, value in given["environment"]
+                if (
+                    not name.startswith(b"XDG_")
+                    and not value.startswith((b"/tmp", b"/workspace", b"/skills"))
+                )
+                or name == b"HOME"
+            ]
+        )
         sys.pycache_prefix = None  # the one of runs is a folder that they write to
         for name in given["modules"]:
             try:
@@ -161,6 +168,12 @@ def zygote() -> None:
         taken.update({name.partition(".")[0] for name in sys.modules} - at_start)
         gc.collect()
         gc.freeze()
+        # The frame that runs this holds on to its module for ever, and what a script leaves there is to be
+        # freed, cycles too: so it gets another one, which is not frozen.
+        main = type(sys)("__main__")
+        main.__dict__.clear()
+        main.__dict__.update(sys.modules["__main__"].__dict__)
+        sys.modules["__main__"] = main
         return ""
 
     def start() -> Any:
@@ -168,6 +181,7 @@ def zygote() -> None:
         if os.fork():
             while True:
                 time.sleep(3600)  # until the zygote ends it
+        _thread.stack_size(0)  # those of scripts are as usual
         control.send(b".")
         if not control.recv(1):
             os._exit(0)
@@ -294,7 +308,12 @@ def zygote() -> None:
 
     results = itertools.starmap(run_file, iter(start, None))
     chain = map(api.Py_Exit, map(Status({0: 0}).__getitem__, results))
-    _thread.start_new_thread(list, (chain,))
+    try:  # as large as a script may want to have its own, which can grow; it is only addresses
+        _thread.stack_size(1 << 30)
+        _thread.start_new_thread(list, (chain,))
+    except RuntimeError:  # more than RLIMIT_DATA
+        _thread.stack_size(0)
+        _thread.start_new_thread(list, (chain,))
     while True:
         time.sleep(3600)
 
@@ -321,7 +340,7 @@ class Warm:
         if os.path.basename(argv[0]) not in NAMES_OF_PYTHON:
             return None
         shared = shared_environment(environment, run.door)
-        if shared is None:
+        if shared is None or too_long(argv, environment):
             return None
         key = (program, argv[0], len(run.spec["id"]), tuple(modules), tuple(shared))
         found = self.known.pop(key, None)
@@ -354,6 +373,12 @@ class Warm:
 def is_script(argv: List[bytes]) -> bool:
     """`python3 SCRIPT.py …` without options."""
     return len(argv) > 1 and argv[1].endswith(b".py") and not argv[1].startswith(b"-")
+
+
+def too_long(argv: List[bytes], environment: Dict[bytes, bytes]) -> bool:
+    """Whether a kernel could refuse to execute this: then it is asked."""
+    strings = [*argv, *(name + value for name, value in environment.items())]
+    return sum(map(len, strings)) > MOST_STRINGS or max(map(len, strings)) > LONGEST_STRING
 
 
 def shared_environment(environment: Dict[bytes, bytes], door: Any) -> Optional[Pairs]:
@@ -559,6 +584,11 @@ class HandOver:
         pid = sender(extra) if data else 0
         if pid and self.agent.is_child(pid, os.getpid(), leads=True):
             self.run.began(pid)
+            for number in self.run.early_signals:  # blocked there until the script begins
+                try:
+                    os.killpg(pid, number)
+                except OSError:
+                    pass
             try:
                 self.socket.send(b".")
             except OSError:

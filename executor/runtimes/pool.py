@@ -222,7 +222,9 @@ class Pool(Runtime):
             self._filling.discard(task)
             if made is None:
                 self.free()
-        if made is not None:
+        if made is not None and self._closed:  # the cancellation came too late, or was lost
+            await made.kill()
+        elif made is not None:
             self._ready.append(made)
             self._serve()
             self._fill()

@@ -12,7 +12,13 @@ from collections.abc import Awaitable, Callable
 from executor import spans
 from executor.channel import Channel, Expected, RunSpec
 from executor.deps.layers import LayerStore
-from executor.errors import ExecutorError, SandboxLostError, SandboxStartError, SessionClosedError
+from executor.errors import (
+    ExecutorError,
+    SandboxError,
+    SandboxLostError,
+    SandboxStartError,
+    SessionClosedError,
+)
 from executor.models import Limits
 from executor.runtimes.base import Runtime, Sandbox, SandboxSpec
 from executor.runtimes.owner import owner_label
@@ -156,6 +162,13 @@ class Box:
         try:
             self._check_open()
             channel = sandbox.ahead.channel if sandbox.ahead else await greet(sandbox, spec, self.settings)
+            if sandbox.ahead:  # it was greeted long ago: does it live?
+                try:
+                    await channel.make_links([])
+                except SandboxError as error:
+                    raise SandboxStartError(
+                        f"the sandbox ended before it was used: {error.message}"
+                    ) from error
             channel.hand_over(sandbox, self._broken)
             await self._filled(channel)
             self._check_open()

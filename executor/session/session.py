@@ -249,6 +249,8 @@ class AsyncSession:
             told = spans.span("workspace.stage.dir", exec_id=self.id, host_path=str(source), to=dest)
         else:
             told = spans.span("workspace.stage.files", exec_id=self.id, to=dest, count=1)
+        if layout.absolute(dest).startswith(layout.SKILLS):
+            self._skills.touched()
         with told:
             await self._put(dest, source, 0o755 if executable else 0o644)
         self._keeper.changed()
@@ -366,6 +368,7 @@ class AsyncSession:
         """
         channel = await self._ready()
         base, name = layout.split(layout.absolute(path))
+        self._skills.touched()
         self._keeper.changed()
         await channel.remove_files([base + b"/" + name])
         if base == layout.WORKSPACE.encode() and to_text(name) in layout.FOLDERS:
@@ -705,6 +708,7 @@ class AsyncSession:
     ) -> RunHandle:
         """Start a run. What it may call on the host is a span around it."""
         told = RunSpans(self.id, spec, slug, bridge, language)
+        self._skills.touched()
         try:
             if self.durable:
                 kind = ("script" if slug else "code") if language else "shell" if spec.shell else "argv"

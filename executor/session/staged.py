@@ -110,6 +110,10 @@ class StagedSkills:
         """
         self._ahead = dict(other.digests)
 
+    def touched(self) -> None:
+        """What was staged ahead may be changed: whoever asks for it from now on gets it anew."""
+        self._ahead.clear()
+
     async def _find_layer(self, channel: Channel, skill: Skill, digest: str) -> Layer | None:
         """The layer that the skill is to have. DependencyError when it has to have one and cannot."""
         if self._layers is None:

@@ -22,6 +22,7 @@ from executor.workspace.text import to_text
 
 MAX_FILES = 20_000  # of one folder; the largest real skill has 313
 PIECE = 60 * 1024
+COARSE_TICK_NS = 2_100_000_000
 TICK_NS = 20_000_000  # longer than any tick by which a kernel stamps files
 MOST_KNOWN = 200_000  # entries that a stager remembers
 LEFT_OUT = {b".git", b".hg", b".svn"}
@@ -243,8 +244,12 @@ def _stamp(info: os.stat_result) -> Stamp:
 
 
 def _settled(stamp: Stamp, now: int) -> bool:
-    """False for what changed just now: it may change again within one tick of its file system's clock."""
-    return now - max(stamp[:2]) > TICK_NS
+    """False for what changed just now: it may change again within one tick of its file system's clock.
+
+    Some file systems have whole seconds, or every other.
+    """
+    coarse = not any(time % 1_000_000_000 for time in stamp[:2])
+    return now - max(stamp[:2]) > (COARSE_TICK_NS if coarse and TICK_NS > 0 else TICK_NS)
 
 
 def _unchanged(reading: Reading) -> bool:

@@ -489,6 +489,15 @@ def test_the_doctor_runs_something_in_every_runtime_that_works(executor: Executo
     assert report["auto"] in ("container", "local") and report["why"].startswith(f"{report['auto']}: ")
 
 
+def test_an_output_that_nothing_matches_is_told(run: Invoke) -> None:
+    assert (
+        b"warning: no file matches outt/**" in run("true", options=["--output", "outt/**"], loud=True).stderr
+    )
+    report = json.loads(run("true", options=["--output", "outt/**", "--json"]).stdout)
+    assert report["warnings"] == ["no file matches outt/**"]
+    assert b"matches" not in run("true", loud=True).stderr  # the control: nobody asked for any
+
+
 def test_a_named_session_goes_on_with_its_files(
     run: Invoke, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -189,6 +189,49 @@ def test_skills_are_there_before_the_session_and_as_they_are_now(
     run(work())
 
 
+def test_what_was_staged_ahead_is_nothing_once_a_script_could_change_it(
+    executor: Executor, runtime: str, tmp_path: Path
+) -> None:
+    (tmp_path / "one").mkdir()
+    (tmp_path / "one" / "SKILL.md").write_text("---\nname: one\ndescription: Says it.\n---\n")
+    (tmp_path / "one" / "say.sh").write_text("echo one\n")
+
+    async def work() -> None:
+        settings = PoolSettings(size=1, skills=("one",))
+        async with AsyncExecutor(skills=[tmp_path], runtime=runtime, pool=settings) as made:
+            pool = made._runtime
+            assert isinstance(pool, Pool)
+            await filled(pool)
+            async with made.session() as session:
+                planted = await session.exec("echo echo evil >/skills/one/say.sh; cat /skills/one/say.sh")
+                assert planted.stdout == "echo evil\n"  # the control: it is there to be changed
+                assert (await session.exec("bash say.sh", skill="one")).stdout == "one\n"
+            await filled(pool)
+            kill_one(runtime, pool._ready[0])  # nothing has told the pool yet
+            async with made.session() as session:
+                assert (await session.exec("bash say.sh", skill="one")).stdout == "one\n"
+
+    run(work())
+
+
+def test_closing_while_skills_are_staged_leaves_no_sandbox(
+    executor: Executor, runtime: str, tmp_path: Path
+) -> None:
+    (tmp_path / "one").mkdir()
+    (tmp_path / "one" / "SKILL.md").write_text("---\nname: one\ndescription: Says it.\n---\n")
+
+    async def work() -> None:
+        for number in range(12 if runtime == "local" else 2):
+            settings = PoolSettings(size=2, skills=("one",))
+            async with AsyncExecutor(skills=[tmp_path], runtime=runtime, pool=settings) as made:
+                pool = made._runtime
+                assert isinstance(pool, Pool)
+                await asyncio.sleep(0.01 * number)
+            assert (pool.alive, pool.ready) == (0, 0)
+
+    run(work())
+
+
 def test_a_pool_of_skills_that_there_are_not_is_an_error(executor: Executor, runtime: str) -> None:
     async def work() -> None:
         settings = PoolSettings(size=1, skills=("nowhere",))

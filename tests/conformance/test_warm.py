@@ -381,6 +381,21 @@ sys.settrace(lambda f, e, a: print(e, f.f_code.co_name))
 len([])
 (lambda: 0)()
 sys.settrace(None)
+=== pool that is not closed
+import multiprocessing
+if __name__ == '__main__':
+    pool = multiprocessing.Pool(1)
+    print(pool.map(abs, [-1]))
+=== cycle through the globals
+class A:
+    def __del__(self): print('del')
+a = A()
+a.all = globals()
+=== larger stack
+import json, resource, sys
+resource.setrlimit(resource.RLIMIT_STACK, (256 << 20, resource.getrlimit(resource.RLIMIT_STACK)[1]))
+sys.setrecursionlimit(10**6)
+print(len(json.loads('[' * 40000 + ']' * 40000)))
 """
 STATEMENTS = {
     name: text for name, _, text in (part.partition("\n") for part in SCRIPTS.split("\n=== ")[1:])
@@ -405,6 +420,7 @@ CASES: dict[str, Case] = {
     "indentation": Case(b"if 1:\nx\n", warm=None),
     "tabs": Case(b"if 1:\n\tx = 1\n        y = 2\n", warm=None),
     "NUL": Case(b"x = 1\0\n", warm=None),
+    "argument too long": Case("print(1)", ("python3", "s.py", "x" * 140_000), warm=None),
     "not UTF-8": Case(b"print('\xff')\n", warm=None),
     "BOM": Case(b"\xef\xbb\xbfprint(ascii('\xc3\xa4'))\n", warm=None),
     "cookie": Case(b"#!/usr/bin/env python3\n# -*- coding: latin-1 -*-\nprint(ascii('\xe4'))\n", warm=None),
@@ -515,6 +531,7 @@ MORE = (
         "ctypes",
     ),
     *("interrupt that is caught", "dies of SIGPIPE", "closed stdout", "subprocess", "processes, forked"),
+    *("pool that is not closed", "cycle through the globals", "larger stack", "argument too long"),
     *("logging", "stdin", "syntax", "not UTF-8", "missing", "folder", "archive"),
 )
 LONG = bool(os.environ.get("EXECUTOR_SOAK"))
@@ -596,6 +613,10 @@ def test_deadlines_kills_signals_and_streams(warm: Session) -> None:
     run = warm.start(["python3", "work/lives.py"])
     until(run, "up")
     assert run.kill().status == "killed"
+    for number in (15, 2, 9):  # while it is handed over
+        run = warm.start(["python3", "work/lives.py"])
+        run.send_signal(number)
+        assert run.wait(10).signal == number
     warm.put("work/sleeps.py", "import how, time\nprint('up')\ntime.sleep(60)")
     late = warm.exec(["python3", "work/sleeps.py"], timeout=0.5)
     assert (late.status, late.stdout, late.exit_code) == ("timeout", "up\n", 124)
@@ -719,7 +740,10 @@ def test_a_layer_of_dependencies_has_its_own(runtime: str) -> None:
             )
             packages = layer / f"lib/python{version}/site-packages"
             packages.mkdir(parents=True)
-            (packages / "shapes.py").write_text("import email.message\n")
+            (packages / "shapes.py").write_text(
+                "import email.message, os\nhome = os.path.expanduser('~')\n"
+                "seen = [name for name in os.environ if '/tmp' in os.environ[name]]\n"
+            )
             with executor.session(warm=["python:shapes"]) as session:
                 session.put(
                     "a.py", "import shapes, sys\nprint(shapes.__file__, sys.prefix, sys.executable)\n"
@@ -730,6 +754,12 @@ def test_a_layer_of_dependencies_has_its_own(runtime: str) -> None:
                 assert session.exec(["python3", "a.py"], env=env).stdout == first.stdout
                 assert first.stdout.startswith(f"/opt/layers/0f/lib/python{version}/site-packages/shapes.py")
                 assert how(session) == "cold"
+                # While it imports, there is nothing that scripts can write: neither a home nor its likes.
+                session.put("b.py", "import shapes\nprint(shapes.home, shapes.seen)\n")
+                assert session.exec(["python3", "b.py"], env=env).stdout == "/nonexistent []\n"
+                assert (
+                    session.exec(["python3", "b.py"]).status == "error"
+                )  # the control: not without the layer
     finally:
         shutil.rmtree(folder)
 

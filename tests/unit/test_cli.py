@@ -89,6 +89,7 @@ def test_one_word_is_a_shell_line_and_several_are_a_vector() -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
+        (["run", "s", "node", "x.mjs", "--output", "a"], "no `--` that says whose they are"),
         (["run", "s"], "there is no COMMAND"),
         (["run", "s", "--"], "there is no COMMAND"),
         (["run", "s", "--timeout", "soon", "--", "true"], "'--timeout'"),

@@ -566,6 +566,16 @@ def test_a_remembered_skill_is_still_bounded(tmp_path: Path, reads: list[bytes])
         stager.skill(tmp_path, most_bytes=99)
 
 
+def test_whole_seconds_are_believed_later(tmp_path: Path) -> None:
+    """Where a file system has no finer stamps, an edit in the same second leaves none."""
+    now = 1_800_000_000_600_000_000
+    whole, fine = 1_800_000_000_000_000_000, 1_800_000_000_100_000_000
+    assert not staging._settled((whole, whole), now)
+    assert staging._settled((whole, whole), now + 2_000_000_000)
+    assert staging._settled((whole, fine), now)
+    assert not staging._settled((whole, fine), fine + 1_000_000)
+
+
 def test_a_skill_and_inputs_do_not_share_what_was_mended(tmp_path: Path, reads: list[bytes]) -> None:
     write(tmp_path / "a.sh", b"#!/bin/sh\r\n")
     stager = Stager()
