@@ -51,8 +51,8 @@ class AsyncExecutor:
 
     `skills`: one root or several (docs/sources.md), texts, paths or sources of your own; the first wins
     (default `$SKILLS_ROOT`, then `./skills`). `runtime`: `auto`, `container`, `local`, or a `Runtime` of your
-    own. `image`: see `Settings.image`. `pool`: sandboxes started ahead (default: none). `grant`: what no run of any session
-    gets more than (default: no such bound). `settings`: everything else.
+    own. `image`: see `Settings.image`. `pool`: sandboxes started ahead (default: none).
+    `grant`: what no run of any session gets more than (default: no such bound). `settings`: everything else.
     """
 
     def __init__(

@@ -8,8 +8,8 @@ from executor.deps.hints import LOOKED_AT, MAX_HINTS, hints
 
 # Real output (shortened) and what the hint has to name.
 SAID = {
-    "pip": ("/usr/bin/python3: No module named pip", "nothing can be installed without a network"),
-    "pip in a shell": ("bash: line 1: pip: command not found", "nothing can be installed without a network"),
+    "no pip": ("/usr/bin/python3: No module named pip", "nothing can be installed without a network"),
+    "no pip in a shell": ("bash: line 1: pip: command not found", "nothing can be installed without a network"),
     "python import": ("ModuleNotFoundError: No module named 'yaml'", "'pyyaml'"),
     "python submodule": ("ModuleNotFoundError: No module named 'matplotlib.pyplot'", "'matplotlib'"),
     "python -m": ("/usr/bin/python3: No module named pytest", "'pytest'"),
