@@ -9,7 +9,7 @@ from executor.deps.hints import LOOKED_AT, MAX_HINTS, hints
 # Real output (shortened) and what the hint has to name.
 SAID = {
     "no pip": ("/usr/bin/python3: No module named pip", "nothing can be installed without a network"),
-    "no pip in a shell": ("bash: line 1: pip: command not found", "nothing can be installed without a network"),
+    "no pip in a shell": ("bash: line 1: pip: command not found", "nothing can be installed"),
     "python import": ("ModuleNotFoundError: No module named 'yaml'", "'pyyaml'"),
     "python submodule": ("ModuleNotFoundError: No module named 'matplotlib.pyplot'", "'matplotlib'"),
     "python -m": ("/usr/bin/python3: No module named pytest", "'pytest'"),
