@@ -433,7 +433,10 @@ class ContainerRuntime(Runtime):
         config = image.get("Config") or {}
         baked = (config.get("Labels") or {}).get(LABEL_GUEST) == bundle.digest()
         sandbox.sends_guest = not baked
-        sandbox.slot = UidSlot()
+        try:
+            sandbox.slot = UidSlot()
+        except OSError as error:
+            raise SandboxStartError(f"no uid for the sandbox: {error.strerror or error}") from error
         uid = sandbox.slot.uid
         if spec.layers and not self.address.startswith("unix://"):  # it is a folder of this machine
             spec = dataclasses.replace(spec, layers="")
