@@ -7,6 +7,9 @@ import sys
 import tempfile
 from pathlib import Path
 
+TICK_NS = 20_000_000  # longer than any tick by which a kernel stamps files
+COARSE = 105  # ticks, where a file system stamps with whole seconds, or every other
+
 
 def data_dir() -> Path:
     """Folder for what outlives a process: images' file systems, checkpoints, locks. It may not exist yet.
@@ -40,6 +43,14 @@ def replace_file(path: str | os.PathLike[str], data: bytes, mode: int = 0o644) -
     except BaseException:
         os.unlink(part)
         raise
+
+
+def settled(now: int, *stamps: int) -> bool:
+    """Whether a file with these times of writing and change (all in ns) can be known again by them. False for
+    one that changed just now: it may change again within one tick of its file system's clock.
+    """
+    coarse = not any(stamp % 1_000_000_000 for stamp in stamps)
+    return now - max(stamps) > TICK_NS * (COARSE if coarse else 1)
 
 
 def cache_dir() -> Path:

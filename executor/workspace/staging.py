@@ -17,13 +17,12 @@ from pathlib import Path
 
 from executor.errors import BadPathError, SkillUnreadableError
 from executor.guest import records
+from executor.places import settled
 from executor.workspace.layout import SKILL_LINKS
 from executor.workspace.text import to_text
 
 MAX_FILES = 20_000  # of one folder; the largest real skill has 313
 PIECE = 60 * 1024
-COARSE_TICK_NS = 2_100_000_000
-TICK_NS = 20_000_000  # longer than any tick by which a kernel stamps files
 MOST_KNOWN = 200_000  # entries that a stager remembers
 LEFT_OUT = {b".git", b".hg", b".svn"}
 SHELL_NAMES = (b".sh", b".bash")
@@ -131,7 +130,7 @@ class Reading:
 
     def settled(self, now: int) -> bool:
         """False when something changed just now: it may change again and look the same."""
-        return all(_settled(stamp, now) for _, stamp in self.stamps)
+        return all(settled(now, *stamp[:2]) for _, stamp in self.stamps)
 
 
 class Stager:
@@ -232,7 +231,7 @@ class Stager:
         if known is not None and known[0] == stamp and known[1].name == name:
             return known[1]
         item = _read_file(path, name, info, reading.mend)
-        if _settled(stamp, time.time_ns()) and (item.content is None or len(item.content) < 1 << 20):
+        if settled(time.time_ns(), *stamp[:2]) and (item.content is None or len(item.content) < 1 << 20):
             if len(self._known) > MOST_KNOWN:
                 self._known.clear()
             self._known[key] = (stamp, item)
@@ -241,15 +240,6 @@ class Stager:
 
 def _stamp(info: os.stat_result) -> Stamp:
     return (info.st_ctime_ns, info.st_mtime_ns, info.st_ino, info.st_size, info.st_mode, info.st_dev)
-
-
-def _settled(stamp: Stamp, now: int) -> bool:
-    """False for what changed just now: it may change again within one tick of its file system's clock.
-
-    Some file systems have whole seconds, or every other.
-    """
-    coarse = not any(time % 1_000_000_000 for time in stamp[:2])
-    return now - max(stamp[:2]) > (COARSE_TICK_NS if coarse and TICK_NS > 0 else TICK_NS)
 
 
 def _unchanged(reading: Reading) -> bool:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from executor import places
 from executor.errors import BadPathError, SkillUnreadableError
 from executor.guest.records import FOLDER, LINK, REGULAR, Chunk, Record, RecordReader
 from executor.workspace import staging
@@ -464,7 +465,7 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
         return original(path, name, info, mend)
 
     monkeypatch.setattr(staging, "_read_file", counting)
-    monkeypatch.setattr(staging, "TICK_NS", -1)
+    monkeypatch.setattr(places, "TICK_NS", -1)
     return names
 
 
@@ -518,7 +519,7 @@ def test_a_file_that_changed_just_now_is_not_remembered(
     tmp_path: Path, reads: list[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It may change again before the file system's clock ticks, and look the same."""
-    monkeypatch.setattr(staging, "TICK_NS", 10**15)
+    monkeypatch.setattr(places, "TICK_NS", 10**15)
     write(tmp_path / "a")
     stager = Stager()
     for _ in range(3):
@@ -570,10 +571,10 @@ def test_whole_seconds_are_believed_later(tmp_path: Path) -> None:
     """Where a file system has no finer stamps, an edit in the same second leaves none."""
     now = 1_800_000_000_600_000_000
     whole, fine = 1_800_000_000_000_000_000, 1_800_000_000_100_000_000
-    assert not staging._settled((whole, whole), now)
-    assert staging._settled((whole, whole), now + 2_000_000_000)
-    assert staging._settled((whole, fine), now)
-    assert not staging._settled((whole, fine), fine + 1_000_000)
+    assert not places.settled(now, whole, whole)
+    assert places.settled(now + 2_000_000_000, whole, whole)
+    assert places.settled(now, whole, fine)
+    assert not places.settled(fine + 1_000_000, whole, fine)
 
 
 def test_a_skill_and_inputs_do_not_share_what_was_mended(tmp_path: Path, reads: list[bytes]) -> None:

@@ -17,11 +17,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from executor.places import settled
 from executor.skills import document
 from executor.skills.document import SkillDocument
 
 MOST = 200_000  # entries; then the store begins anew
-TICK_NS = 20_000_000  # longer than any tick by which a kernel stamps files
 
 Stamp = tuple[int, int, int, int, int]
 """device, inode, size, time of writing, time of change (ns)"""
@@ -62,7 +62,7 @@ class Parsed:
         rows = [
             (os.fsencode(path), _text(stamp), json.dumps(dataclasses.asdict(found)))
             for path, stamp, found in read
-            if now - max(stamp[3], stamp[4]) > TICK_NS
+            if settled(now, stamp[3], stamp[4])
         ]
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
