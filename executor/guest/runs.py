@@ -424,6 +424,8 @@ class Run:
         for data, end in self.early_stdin:
             self.feed(data, end)
         self.early_stdin.clear()
+        for number in self.early_signals:  # of a forked process, blocked until its script begins
+            self.signal(number)
 
     def prepare_pipes(self, ours: List[int], theirs: List[int]) -> None:
         if self.spec["stdin"]:
@@ -502,10 +504,13 @@ class Run:
         elif self.state == "starting":
             self.early_signals.append(int(body["signal"]))
         elif self.state == "alive":
-            try:
-                os.killpg(self.pid, int(body["signal"]))
-            except OSError:
-                pass
+            self.signal(int(body["signal"]))
+
+    def signal(self, number: int) -> None:
+        try:
+            os.killpg(self.pid, number)
+        except OSError:
+            pass
 
     def hold(self, stopped: bool, frozen: bool) -> None:
         """Stop the run's clock or let it go on; `frozen`: all of it stands still, because a person thinks."""

@@ -480,16 +480,13 @@ class Zygote:
 
     def readable(self, _events: int) -> None:
         """It says that it is there, and then that it is ready or what is wrong."""
-        try:
-            data, extra, _, _ = self.socket.recvmsg(4096, 64)
-        except BlockingIOError:
+        found = receive(self.socket)
+        if found is None:
             return
-        except OSError:
-            data, extra = b"", []
+        data, pid = found
         if not data:
             self.lost()
         elif not self.pid:
-            pid = sender(extra)
             if not self.agent.is_child(pid, self.starter):
                 self.lost()
                 return
@@ -575,20 +572,12 @@ class HandOver:
 
     def readable(self, _events: int) -> None:
         """The new process says that it is there; or nothing will come of it."""
-        try:
-            data, extra, _, _ = self.socket.recvmsg(1, 64)
-        except BlockingIOError:
+        found = receive(self.socket)
+        if found is None:
             return
-        except OSError:
-            data, extra = b"", []
-        pid = sender(extra) if data else 0
-        if pid and self.agent.is_child(pid, os.getpid(), leads=True):
+        data, pid = found
+        if data and self.agent.is_child(pid, os.getpid(), leads=True):
             self.run.began(pid)
-            for number in self.run.early_signals:  # blocked there until the script begins
-                try:
-                    os.killpg(pid, number)
-                except OSError:
-                    pass
             try:
                 self.socket.send(b".")
             except OSError:
@@ -609,9 +598,17 @@ class HandOver:
         self.socket.close()
 
 
-def sender(extra: Any) -> int:
-    """Who sent a message, by the kernel's word; 0 when that is not known."""
-    for _, kind, data in extra:
-        if kind == SCM_CREDENTIALS and len(data) >= CREDENTIALS.size:
-            return int(CREDENTIALS.unpack_from(data)[0])
-    return 0
+def receive(channel: Any) -> Optional[Tuple[bytes, int]]:
+    """A message and who sent it, by the kernel's word (0 when that is not known); b"" at the end. None when
+    there is none yet.
+    """
+    try:
+        data, extra, _, _ = channel.recvmsg(4096, 64)
+    except BlockingIOError:
+        return None
+    except OSError:
+        return b"", 0
+    for _, kind, about in extra:
+        if kind == SCM_CREDENTIALS and len(about) >= CREDENTIALS.size:
+            return data, int(CREDENTIALS.unpack_from(about)[0])
+    return data, 0

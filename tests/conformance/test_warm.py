@@ -883,6 +883,13 @@ def test_one_that_stands_still_is_replaced(attacked: Session) -> None:
     result = attacked.exec(["python3", "work/x.py"])
     assert (result.status, result.stdout_bytes) == ("ok", 100_001)
     wait_for(attacked)
+    # What was sent to a run meanwhile reaches it when it starts cold.
+    assert attacked.exec(["python3", "work/stop.py"]).status == "ok"
+    attacked.put("work/sleeps.py", "import time\ntime.sleep(60)")
+    run = attacked.start(["python3", "work/sleeps.py"])
+    run.send_signal(15)
+    assert run.wait(20).signal == 15
+    wait_for(attacked)
 
 
 @once
