@@ -96,10 +96,9 @@ class Channel:
         self._heartbeat = asyncio.get_running_loop().create_task(self._beat())
 
     def hand_over(self, sandbox: Sandbox, on_broken: Callable[[ExecutorError], None]) -> None:
-        """It is a session's now, which is told when it breaks. SandboxStartError if it has already."""
+        """It is a session's now, which is told when it breaks."""
         self.sandbox, self._on_broken = sandbox, on_broken
-        if self.broken is not None:
-            raise SandboxStartError(f"the sandbox ended before it was used: {self.broken.message}")
+        self._check()
 
     def close(self) -> None:
         """Close the stream; the guest ends itself and all it started. Pending requests fail."""

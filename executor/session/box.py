@@ -14,7 +14,6 @@ from executor.channel import Channel, Expected, RunSpec
 from executor.deps.layers import LayerStore
 from executor.errors import (
     ExecutorError,
-    SandboxError,
     SandboxLostError,
     SandboxStartError,
     SessionClosedError,
@@ -162,14 +161,9 @@ class Box:
         try:
             self._check_open()
             channel = sandbox.ahead.channel if sandbox.ahead else await greet(sandbox, spec, self.settings)
-            if sandbox.ahead:  # it was greeted long ago: does it live?
-                try:
-                    await channel.make_links([])
-                except SandboxError as error:
-                    raise SandboxStartError(
-                        f"the sandbox ended before it was used: {error.message}"
-                    ) from error
             channel.hand_over(sandbox, self._broken)
+            if sandbox.ahead:
+                await channel.make_links([])  # it was greeted long ago: does it live?
             await self._filled(channel)
             self._check_open()
         except BaseException as error:
@@ -178,7 +172,8 @@ class Box:
                 channel.break_off(SandboxStartError("the start was given up"), tell=False)
             self._sandbox = self.lost = None
             await asyncio.shield(sandbox.kill())
-            if sandbox.spare and tries and isinstance(error, SandboxStartError) and not self.closed:
+            gone = isinstance(error, SandboxStartError | SandboxLostError)
+            if sandbox.spare and tries and gone and not self.closed:
                 return await self._start(tries - 1)  # it died while it waited in the pool
             raise
         self.warnings = [*notes, *sandbox.facts.warnings]
