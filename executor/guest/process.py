@@ -56,7 +56,11 @@ def prctl(option: int, value: int) -> int:
 
 def harden() -> None:
     """Out of reach of the scripts that this process will start."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    # Python's own SIGINT, and what the host ignores (because it is in the background, or below nohup), which
+    # scripts would inherit. The two that Python itself ignores are reset for each of them.
+    for number in signal.valid_signals() - {signal.SIGPIPE, signal.SIGXFSZ}:
+        if signal.getsignal(number) not in (signal.SIG_DFL, None):
+            signal.signal(number, signal.SIG_DFL)
     if prctl(4, 0) != 0 or prctl(3, 0) != 0:  # PR_SET_DUMPABLE 0, PR_GET_DUMPABLE
         raise OSError("cannot become undumpable")
     os.umask(UMASK)

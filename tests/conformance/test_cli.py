@@ -326,6 +326,22 @@ def test_nothing_of_the_hosts_environment_comes_along(run: Invoke, monkeypatch: 
     assert ended(run("env | grep -c s3cret")) == (1, b"0\n", b"")
 
 
+def test_what_the_host_ignores_scripts_do_not(words: list[str]) -> None:
+    """A host in the background, or below nohup, has signals ignored, and whatever it starts inherits that."""
+    ignored = (signal.SIGQUIT, signal.SIGUSR1, signal.SIGHUP)
+    names = "[n for n in (1, 3, 10) if signal.getsignal(n) == signal.SIG_IGN]"
+    script = ["python3", "-S", "-c", f"import signal; print({names})"]
+
+    def ignore() -> None:
+        for number in ignored:
+            signal.signal(number, signal.SIG_IGN)
+
+    bare = subprocess.run(script, preexec_fn=ignore, capture_output=True, timeout=60)
+    assert bare.stdout == b"[1, 3, 10]\n"  # the control
+    done = subprocess.run([*words, "--", *script], preexec_fn=ignore, capture_output=True, timeout=60)
+    assert ended(done) == (0, b"[]\n", b"")
+
+
 # --- what comes out ----------------------------------------------------------------------------------------
 
 
