@@ -332,14 +332,14 @@ BOTH = {
         blind=True,
     ),
     "SIGINT at its default": Row(
-        payload="t04_init.py", bad=DIES, guest=("signal.signal(signal.SIGINT, signal.SIG_DFL)", "pass")
+        payload="t04_init.py", bad=DIES, guest=("signal.signal(number, signal.SIG_DFL)", "pass")
     ),
     "nothing ignored": Row(
         payload="t04_traps.sh",
         bad="term-ends trap-term nothing-ignored",
         guest=(
-            "signal.signal(signal.SIGINT, signal.SIG_DFL)",
-            "signal.signal(signal.SIGINT, signal.SIG_DFL); signal.signal(signal.SIGTERM, signal.SIG_IGN)",
+            "signal.signal(number, signal.SIG_DFL)",
+            "signal.signal(number, signal.SIG_DFL); signal.signal(signal.SIGTERM, signal.SIG_IGN)",
         ),
     ),
     "Python's own ignored signals": Row(
