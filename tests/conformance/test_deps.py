@@ -32,6 +32,7 @@ from executor.deps.declared import declared
 from executor.deps.layers import LayerStore
 from executor.workspace.staging import Stager
 from tests.conformance.index import Index
+from tests.conformance.probes import eventually
 
 FRONT = "---\nname: {name}\ndescription: Uses packages.\n{more}---\nRun scripts/a.py.\n"
 SCRIPT = "import shapes, sys\nprint(shapes.area(2), shapes.__file__)\n"
@@ -568,6 +569,8 @@ def test_the_command_of_a_hint_works_when_it_is_pasted(
     command = found["warnings"][0].partition("then: ")[2]
     assert command.startswith("executor deps lock plots --skills 'my skills' --runtime local && ")
     (skill / "requirements.txt").write_text("colours\n")
+    _, found = run("plots", "--skills", "my skills")
+    assert found["warnings"][0].endswith(f"'colours' is declared and not locked: {command}")
     paste(command)
     (skill / "requirements.txt").write_text("colours\nshapes\n")
     status, found = run("./my skills/plots")
@@ -634,7 +637,8 @@ def test_a_program_ends_with_the_caller_that_is_cancelled(tmp_path: Path) -> Non
 
     asyncio.run(cancelled())
     state = Path(f"/proc/{told.read_text().strip()}/stat")
-    assert not state.exists() or state.read_text().rpartition(")")[2].split()[0] in "ZX"
+    # Killed, and on a busy machine not yet gone.
+    assert eventually(lambda: not state.exists() or state.read_text().rpartition(")")[2].split()[0] in "ZX")
 
 
 def test_a_store_that_cannot_be_made_is_told(store: LayerStore, tmp_path: Path) -> None:
