@@ -14,6 +14,11 @@ ENGINE := $(PYTHON) dev/engine.py run
 IMAGES := $(PYTHON) -m executor.images build base
 # Three at a time on two cores: most tests wait for a deadline or a start more than they compute.
 PYTEST_ARGS ?= -n 3 --dist loadfile
+# The tests of frameworks, each file in a process of its own: some patch the event loop of their process, and all of
+# them together take longer to import than to run.
+FRAMEWORKS := $(patsubst tests/integrations/test_%.py,.framework-%,$(wildcard tests/integrations/test_*.py))
+IN_TURNS := -j 3 -k $(if $(filter output-sync,$(.FEATURES)),-O)
+LAST_FAILED := --last-failed --last-failed-no-failures none
 BENCH_ARGS ?=
 
 # The command that `make demo` shows.
@@ -40,8 +45,8 @@ test: setup-test ## everything CI checks, on both runtimes
 	@$(ENGINE) -- $(MAKE) --silent .test
 
 retest: setup-test ## only what failed the last time
-	@$(ENGINE) -- $(BASH_C) 'for part in "--ignore tests/integrations" tests/integrations; do \
-		$(BIN)/pytest --last-failed --last-failed-no-failures none $$part || [ $$? = 5 ]; done'
+	@$(ENGINE) -- $(BASH_C) '$(BIN)/pytest $(LAST_FAILED) --ignore tests/integrations || [ $$? = 5 ]; \
+		$(MAKE) --silent $(IN_TURNS) $(FRAMEWORKS) FRAMEWORK_ARGS="$(LAST_FAILED)"'
 
 lint: setup ## ruff and mypy
 	@$(MAKE) --silent .lint
@@ -58,7 +63,8 @@ bench: setup ## measure starts, runs and transfers
 		&& $(PYTHON) tests/bench/bridge.py && $(PYTHON) -m tests.bench.scale'
 
 bench-peers: setup ## the same jobs by other packages, each in an environment of its own
-	@$(ENGINE) -- $(BASH_C) '$(IMAGES) && $(PYTHON) -m tests.bench.peers $(BENCH_ARGS)'
+	@$(ENGINE) -- $(BASH_C) '$(IMAGES) \
+		&& $(PYTHON) -m tests.bench.peers --json docs/bench-peers.json --svg docs/bench-peers.svg $(BENCH_ARGS)'
 
 soak: setup ## the same, for a long time
 	@$(ENGINE) -- $(BASH_C) '$(IMAGES) && EXECUTOR_SOAK=1 $(BIN)/pytest tests/unit tests/hostile tests/faults $(PYTEST_ARGS) \
@@ -113,7 +119,6 @@ BASH_C := bash -eu -o pipefail -c
 	@echo "== mypy"
 	@$(BIN)/mypy
 
-# The frameworks are tested apart, for some of them patch the event loop of their process.
 .test:
 	@echo "== images"
 	@$(IMAGES) --target container --target local
@@ -122,4 +127,7 @@ BASH_C := bash -eu -o pipefail -c
 	@echo "== pytest"
 	@failed=0; $(BIN)/pytest $(PYTEST_ARGS) --ignore tests/integrations || failed=1; \
 		echo "== pytest, frameworks"; \
-		$(BIN)/pytest $(PYTEST_ARGS) tests/integrations || failed=1; exit $$failed
+		$(MAKE) $(IN_TURNS) $(FRAMEWORKS) || failed=1; exit $$failed
+
+.framework-%:
+	@$(BIN)/pytest -q -o cache_dir=.pytest_cache/$* $(FRAMEWORK_ARGS) tests/integrations/test_$*.py || [ $$? = 5 ]

@@ -29,7 +29,8 @@ from executor.runtimes.container import DEFAULT_IMAGE, LABEL_GUEST, ContainerRun
 from executor.runtimes.local import LocalRuntime
 from executor.runtimes.owner import FIRST_UID, LAST_UID, owner_label
 from executor.session.box import sandbox_spec
-from executor.settings import Settings
+from executor.settings import DEFAULT_ROOTS, Settings
+from executor.skills.sources import roots
 
 State = Literal["ok", "warn", "fail"]
 
@@ -93,7 +94,7 @@ class Report:
 async def examine(settings: Settings) -> Report:
     """Look at everything. Takes a second or two where both runtimes work."""
     checks = list(_python()) + list(_platform())
-    for look in (_bubblewrap, _user_namespaces, _cgroups, _uids, _engine, _rootfs, _libmagic):
+    for look in (_bubblewrap, _user_namespaces, _cgroups, _uids, _engine, _rootfs, _libmagic, _skills):
         try:
             checks += await look(settings)
         except Exception as error:  # a look must not hide the others
@@ -195,6 +196,16 @@ async def _libmagic(_settings: Settings) -> list[Check]:
         hint = "pip install pylibmagic, or apt-get install libmagic1."
         return [Check("libmagic", "warn", "not found: unknown binary files get no precise MIME type", hint)]
     return [Check("libmagic", "ok", f"it answers ({found} for a probe)")]
+
+
+async def _skills(settings: Settings) -> list[Check]:
+    """Whether the roots are there that the operator has named; the default need not be."""
+    if settings.skills == DEFAULT_ROOTS:
+        return []
+    if lost := roots.missing(settings.skills):
+        error = roots.nothing_at(lost)
+        return [Check("skills", "warn", error.message, error.hint)]
+    return [Check("skills", "ok", ", ".join(map(roots.shown, settings.skills)))]
 
 
 def _output_of(command: list[str]) -> str:

@@ -22,7 +22,6 @@ from executor.errors import (
     BadRequestError,
     ExecutorError,
     ImageMissingError,
-    PlatformError,
     RuntimeUnavailableError,
 )
 from executor.models import Limits
@@ -32,7 +31,7 @@ from executor.runtimes.reaper import Reaper
 from executor.session import AsyncSession, request
 from executor.session.ahead import preparing
 from executor.session.box import sandbox_spec
-from executor.settings import PoolSettings, Settings, load
+from executor.settings import PoolSettings, Settings, load, over
 from executor.skills.repository import Repository
 from executor.skills.sources.base import SkillSource
 from executor.workspace.checkpoint import Store
@@ -77,8 +76,7 @@ class AsyncExecutor:
         if settings is None:
             settings = load(overrides)
         else:
-            given = {name: value for name, value in overrides.items() if value is not None}
-            settings = Settings.model_validate({**settings.model_dump(), **given})
+            settings = over(settings, overrides)
         self.settings = settings
         self.repository = Repository(skills or settings.skills, settings.sources)
         self.store = Store(settings.state_folder)
@@ -293,8 +291,6 @@ async def choose(settings: Settings, given: Runtime | None = None) -> tuple[Runt
     if settings.runtime == "local":
         await local.check()
         return local, "local: asked for"
-    if settings.runtime == "kubernetes":
-        raise PlatformError("the kubernetes runtime does not exist yet", hint="Use container or local.")
     from executor.runtimes.container import DEFAULT_IMAGE, ContainerRuntime
 
     container = ContainerRuntime(

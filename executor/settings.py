@@ -21,7 +21,7 @@ from executor.models import Limits, OutputLimits, Size, SourceLimits
 from executor.places import data_dir
 from executor.runtimes import options
 
-RuntimeName = Literal["auto", "container", "local", "kubernetes"]
+RuntimeName = Literal["auto", "container", "local"]
 DEFAULT_ROOTS = ("./skills",)
 SHOWN = 200  # characters of a wrong value in an error
 _OTHERS = ("CONFIG", "DATA_DIR", "DEBUG", "MCP_TOKEN", "RUN_ID")
@@ -162,6 +162,16 @@ def load(overrides: Mapping[str, Any] | None = None, environ: Mapping[str, str] 
     if not values.get("docker_host"):
         values["docker_host"] = environ.get("DOCKER_HOST", "")
         origins["docker_host"] = "the variable DOCKER_HOST"
+    return _checked(values, origins)
+
+
+def over(settings: Settings, overrides: Mapping[str, Any]) -> Settings:
+    """These settings with others over them; None overrides nothing. BadRequestError names a wrong one."""
+    given = {name: value for name, value in overrides.items() if value is not None}
+    return _checked({**settings.model_dump(), **given}, dict.fromkeys(given, "an argument"))
+
+
+def _checked(values: Mapping[str, Any], origins: Mapping[str, str]) -> Settings:
     try:
         return Settings.model_validate(values)
     except ValidationError as error:
@@ -172,7 +182,8 @@ def load(overrides: Mapping[str, Any] | None = None, environ: Mapping[str, str] 
         if first["type"] == "extra_forbidden" and len(first["loc"]) == 1:
             hint += f" There are: {', '.join(Settings.model_fields)}."
         raise BadRequestError(
-            f"setting {where[:SHOWN]}: {first['msg']} (got {got[:SHOWN]}{'...' * (len(got) > SHOWN)})",
+            f"setting {where[:SHOWN]}: {first['msg'].removeprefix('Value error, ')} "
+            f"(got {got[:SHOWN]}{'...' * (len(got) > SHOWN)})",
             hint=hint,
         ) from None
 
@@ -221,7 +232,11 @@ def _from_file(path: Path) -> dict[str, Any]:
     try:
         text = path.read_text("utf-8")
     except (OSError, ValueError) as error:
-        raise BadRequestError(f"EXECUTOR_CONFIG={path} cannot be read: {error}") from error
+        why = error.strerror if isinstance(error, OSError) else error
+        raise BadRequestError(
+            f"EXECUTOR_CONFIG={path} cannot be read: {why}",
+            hint="Give the path of a YAML file with settings, or unset the variable.",
+        ) from error
     found = _from_yaml(text, f"EXECUTOR_CONFIG={path}")
     if found is None:
         return {}

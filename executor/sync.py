@@ -313,7 +313,7 @@ class Session:
         return self._inner.staged
 
     def put(self, dest: str, source: Source, *, executable: bool = False) -> None:
-        """Write a file or a folder into the workspace."""
+        """Write a file or a folder into the workspace: text and bytes are content, a Path is on the host."""
         self._loop.run(self._inner.put(dest, source, executable=executable))
 
     def stage_inputs(

@@ -31,7 +31,9 @@ SECRET_KEYS = re.compile(
 )
 SECRET_TEXT = re.compile(
     r"(?:bearer|basic)\s+[A-Za-z0-9._~+/=-]{8,}|\b(?:sk|pk|rk|ghp|gho|ghs|xox[abprs]|glpat)[-_][A-Za-z0-9_-]{8,}"
-    r"|\bAKIA[A-Z0-9]{12,}|\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*"
+    r"|\bAKIA[A-Z0-9]{12,}"
+    # Only from where a word begins: a word that is full of such beginnings is read once and not for each.
+    r"|(?<![A-Za-z0-9_-])(?=[A-Za-z0-9_-]*\beyJ)[A-Za-z0-9_-]{11,}\.[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*"
     r"|-----BEGIN [A-Z ]*PRIVATE KEY-----",
     re.IGNORECASE,
 )

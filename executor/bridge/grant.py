@@ -277,7 +277,10 @@ def _root(root: Path | str, options: Mapping[str, Any]) -> Path | str:
         return url
     found = Path(os.path.realpath(root))
     if not found.is_dir():
-        raise GrantError(f"root={str(root)!r} is not a folder on this machine")
+        raise GrantError(
+            f"root={str(root)!r} is not a folder on this machine",
+            hint="Make it first, or give one that there is (--workspace of the command line is this root).",
+        )
     return found
 
 

@@ -445,7 +445,7 @@ class Channel:
             for piece in pieces:
                 batch.append(piece)
                 size += len(piece)
-                if size >= wire.MAX_FRAME:
+                if size >= records.PIECE:
                     await self.send(request.stream, wire.CONTENT, b"".join(batch), doing="write")
                     batch, size = [], 0
                     if request.done.done():

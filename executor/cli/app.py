@@ -141,7 +141,9 @@ def _run_words(words: Sequence[str]) -> int:
     except Exception as error:
         # Wrong usage: typer's own exceptions, which it does not name in public, know how to show themselves.
         if format_message := getattr(error, "format_message", None):
-            return _failed(words, "UsageError", format_message(), _usage_hint(error))
+            # pydantic's words for what typer's own type says
+            message = format_message().replace(": Value error, ", ": ")
+            return _failed(words, "UsageError", message, _usage_hint(error, words))
         if isinstance(error, FileNotFoundError) and not _has_working_folder():
             gone = "the working folder of this command has been deleted"
             return _failed(words, "BadPathError", gone, "Change to a folder that exists, such as `cd ~`.")
@@ -186,9 +188,13 @@ def _has_working_folder() -> bool:
     return True
 
 
-def _usage_hint(error: Any) -> str:
+def _usage_hint(error: Any, words: Sequence[str]) -> str:
     path = getattr(getattr(error, "ctx", None), "command_path", "executor")
-    return f"See `{path} --help`."
+    hint = f"See `{path} --help`."
+    plain = [word for word in words if not word.startswith("-")]
+    if path == "executor run" and "--" not in words and len(plain) > 2:  # run, SKILL, and a command
+        hint += " What the sandbox is to run, with its own options, goes behind `--`."
+    return hint
 
 
 def _keep_standard_streams() -> None:

@@ -20,6 +20,7 @@ from executor.errors import BadLimitError, BadPathError, BadRequestError
 if TYPE_CHECKING:
     from executor.bridge import Grant
     from executor.models import ExecResult, Limits
+    from executor.settings import Settings
 
 MAX_STDIN = 256 << 20  # bytes of --stdin, which are held in memory; more is a file for --input
 
@@ -90,23 +91,59 @@ def command(words: Sequence[str]) -> str | list[str]:
     return words[0] if len(words) == 1 else list(words)
 
 
-def missing(roots: Sequence[str]) -> list[str]:
-    """The roots that are paths at which there is nothing."""
-    from executor.skills.sources.roots import scheme
-
-    return [
-        root for root in roots if root and not scheme(root) and not os.path.lexists(os.path.expanduser(root))
-    ]
-
-
 def roots(given: list[str] | None) -> list[str] | None:
-    """The values of --skills, as they are. BadRequestError for one that names nothing."""
-    for root in missing(given or ()):
-        raise BadRequestError(
-            f"--skills {root!r}: there is no such folder or file",
-            hint="Give a folder with skills in it, an archive, or an address (docs/sources.md).",
-        )
+    """The values of --skills, as they are. BadPathError for one that names nothing."""
+    if given:
+        from executor.skills.sources.roots import missing, nothing_at
+
+        if lost := missing(given):
+            raise nothing_at(lost)
     return given
+
+
+def usable_roots(settings: Settings, *, needed: bool = False, told: bool = False) -> tuple[str, ...]:
+    """Where skills come from. A root that does not exist is warned of, the default only where it is to be
+    `told`; BadPathError when none does that the operator has named, or none at all where one is `needed`.
+    """
+    from executor.settings import DEFAULT_ROOTS
+    from executor.skills.sources.roots import missing, nothing_at
+
+    if lost := missing(settings.skills):
+        error, named = nothing_at(lost), settings.skills != DEFAULT_ROOTS
+        if len(lost) == len(settings.skills) and (needed or named):
+            raise error
+        if named or told:
+            console.say(error.message, kind="warning")
+            console.say(error.hint, kind="hint")
+    return settings.skills
+
+
+def skill_folders(targets: Sequence[str], settings: Settings, *, changing: str = "") -> list[str]:
+    """The folders that targets mean: a folder is one skill or holds some, all else is the name of a skill in
+    the roots. Without a target all roots that are folders. `changing`: the option that changes their files,
+    which those of a skill that was fetched must not be.
+    """
+    from executor.skills.repository import Repository
+
+    if not targets:
+        roots = usable_roots(settings, needed=True)
+        here = [folder for root in roots if os.path.isdir(folder := os.path.expanduser(root))]
+        return here or list(roots)
+    found: list[str] = []
+    repository: Repository | None = None
+    for target in targets:
+        if os.path.isdir(target):
+            found.append(target)
+            continue
+        repository = repository or Repository(settings.skills, settings.sources)
+        skill = repository.find(target)
+        if changing and skill.origin not in ("", str(skill.place)):
+            raise BadRequestError(
+                f"{changing} cannot change the skill {skill.slug!r}: it was fetched from {skill.origin}",
+                hint=f"Make a folder of it first: executor skills export {shlex.quote(target)} --to DIR",
+            )
+        found.append(str(skill.path))
+    return found
 
 
 def again(roots: Sequence[str], runtime: str | None, image: str | None) -> str:
@@ -166,6 +203,27 @@ def inputs(texts: Sequence[str]) -> list[Input]:
     return found
 
 
+def check_writable(option: str, path: Path | None, *, is_file: bool = False) -> None:
+    """Whether files can be written below a folder, or a file be written; what is not there will be made.
+    BadPathError, so that it is known before a run and not after it.
+    """
+    if path is None:
+        return
+    here, what = os.path.abspath(path), f"{option} {str(path)!r}"
+    if is_file:
+        if os.path.isdir(here):
+            raise BadPathError(f"{what} is a folder", hint="Give the name of a file.")
+        if not os.path.exists(here):
+            here = os.path.dirname(here)
+    while not os.path.lexists(here):
+        here = os.path.dirname(here)
+    is_folder = os.path.isdir(here)
+    if not is_folder and not (is_file and here == os.path.abspath(path)):
+        raise BadPathError(f"{what}: {here} is not a folder", hint="Give another path.")
+    if not os.access(here, os.W_OK | (os.X_OK if is_folder else 0)):
+        raise BadPathError(f"{what}: {here} cannot be written to", hint="Give another path.")
+
+
 def environment(pairs: Sequence[str]) -> dict[str, str]:
     """The values of --env; of a repeated name the last one counts."""
     found = {}
@@ -198,12 +256,13 @@ def limits(base: Limits, given: Mapping[str, Any]) -> Limits:
             why = f"it must be at least {console.size(first['ctx']['ge'])}"
         raise BadLimitError(
             f"--{name} {given.get(name, '')}: {why}",
-            hint="Sizes are bytes or 64k, 256m, 1g; `executor run --help` has the defaults.",
+            hint=("Sizes are bytes or 64k, 256m, 1g; " if name in ("memory", "disk") else "")
+            + "`executor run --help` has the defaults.",
         ) from None
 
 
-def read_stdin(source: str | None) -> bytes | None:
-    """What --stdin names, read to its end; `-` is this process's own."""
+def read_stdin(source: str | None, option: str = "--stdin") -> bytes | None:
+    """What an option names, read to its end; `-` is this process's own."""
     if source is None:
         return None
     try:
@@ -213,10 +272,10 @@ def read_stdin(source: str | None) -> bytes | None:
             with open(source, "rb") as file:
                 data = file.read(MAX_STDIN + 1)
     except OSError as error:
-        raise BadPathError(f"--stdin {source!r} cannot be read: {error.strerror}") from error
+        raise BadPathError(f"{option} {source!r} cannot be read: {error.strerror}") from error
     if len(data) > MAX_STDIN:
         raise BadRequestError(
-            f"--stdin {source!r} is larger than {MAX_STDIN >> 20} MiB", hint="Stage it with --input."
+            f"{option} {source!r} is larger than {MAX_STDIN >> 20} MiB", hint="Stage it with --input."
         )
     return data
 

@@ -15,7 +15,7 @@ import typer
 
 from executor.cli import arguments, console, options
 from executor.errors import BadRequestError, DependencyError
-from executor.workspace.text import printable_name
+from executor.workspace.text import plural, printable_name
 
 if TYPE_CHECKING:
     from executor.deps import LayerStore, locks
@@ -171,7 +171,7 @@ def _gc(
 
     def action() -> int:
         gone = _store().clean(days * DAY)
-        console.out(f"removed {len(gone)} layers")
+        console.out(f"removed {plural(len(gone), 'layer')}")
         return 0
 
     return action
@@ -270,7 +270,7 @@ def _show_skills(names: list[str], roots: tuple[str, ...], json: bool) -> int:
     from executor.cli.skills import open_repository
     from executor.deps.declared import declared
 
-    repository = open_repository(roots)
+    repository = open_repository(roots, told=not names)
     store = _store()
     entries: list[dict[str, Any]] = []
     rows: list[tuple[str, ...]] = []

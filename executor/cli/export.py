@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from executor.cli import options
+from executor.workspace.text import plural
 
 EXPORT_EPILOG = """\b
 Examples:
@@ -73,7 +74,7 @@ def bundle_skills(roots: tuple[str, ...], output: Path, *, overwrite: bool) -> i
     from executor.skills.sources.bundle import make
     from executor.skills.sources.export import write_file
 
-    repository = open_repository(roots)
+    repository = open_repository(roots, told=True)
     skills, problems = repository.skills(), repository.problems()
     for problem in problems:
         console.say(f"{problem.where}: {problem.reason}", kind="warning")
@@ -83,6 +84,7 @@ def bundle_skills(roots: tuple[str, ...], output: Path, *, overwrite: bool) -> i
     for note in made.notes:
         console.say(note, kind="warning")
     write_file(output, made.data, overwrite=overwrite)
-    console.say(f"{len(skills)} skills, {console.size(len(made.data))}, fingerprint {made.fingerprint}")
+    size = console.size(len(made.data))
+    console.say(f"{plural(len(skills), 'skill')}, {size}, fingerprint {made.fingerprint}")
     console.out(str(output))
     return 0

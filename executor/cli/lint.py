@@ -10,12 +10,16 @@ from typing import Annotated
 
 import typer
 
+from executor.cli import options
+from executor.workspace.text import plural
+
 EPILOG = """Exit status: 0 when there is no error (with --strict: no warning either), 1 when there is one, 125
 when nothing could be checked.
 
 \b
 Examples:
   executor skills lint
+  executor skills lint sales-report
   executor skills lint ./skills ./my-skill --strict --ignore network
   executor skills lint --fix
   executor skills lint --format sarif > lint.sarif"""
@@ -31,14 +35,8 @@ class FormatChoice(enum.StrEnum):
 
 
 def command(
-    roots: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="ROOT",
-            help="A folder with skills below it, or one skill's. [default: $SKILLS_ROOT, then ./skills]",
-            show_default=False,
-        ),
-    ] = None,
+    targets: options.Targets = None,
+    skills: options.Skills = None,
     fix: Annotated[bool, typer.Option("--fix", help="Mend what can be mended mechanically.")] = False,
     format_: Annotated[FormatChoice, typer.Option("--format", help="How findings are written.")] = (
         FormatChoice.text
@@ -52,7 +50,8 @@ def command(
     """Check skills: the specification's rules, and what breaks loaders, sandboxes and other machines."""
     return partial(
         run_lint,
-        tuple(roots or ()),
+        tuple(targets or ()),
+        tuple(skills or ()),
         fix=fix,
         format_=format_.value,
         strict=strict,
@@ -60,13 +59,22 @@ def command(
     )
 
 
-def run_lint(roots: Sequence[str], *, fix: bool, format_: str, strict: bool, ignore: Sequence[str]) -> int:
+def run_lint(
+    targets: Sequence[str],
+    roots: Sequence[str],
+    *,
+    fix: bool,
+    format_: str,
+    strict: bool,
+    ignore: Sequence[str],
+) -> int:
     """The exit status."""
-    from executor.cli import console
+    from executor.cli import arguments, console
     from executor.settings import load
     from executor.skills import lint
 
-    roots = roots or load().skills
+    settings = load({"skills": tuple(roots) or None})
+    roots = arguments.skill_folders(targets, settings, changing="--fix" if fix else "")
     linted = lint.lint(roots, ignore=ignore)
     if fix:
         changed = 0
@@ -76,18 +84,13 @@ def run_lint(roots: Sequence[str], *, fix: bool, format_: str, strict: bool, ign
             linted = lint.lint(roots, ignore=ignore)
             if not now:
                 break
-        console.say(f"fixed: {changed} {'change' if changed == 1 else 'changes'}")
+        console.say(f"fixed: {plural(changed, 'change')}")
     sys.stdout.write(lint.render(format_, linted.skills, linted.findings))
     counted = {
         severity: sum(finding.rule.severity == severity for finding in linted.findings)
         for severity in lint.Severity
     }
-    words = ", ".join(
-        f"{number} {severity.value}{'' if number == 1 else 's'}"
-        for severity, number in counted.items()
-        if number
-    )
-    skills = f"{len(linted.skills)} {'skill' if len(linted.skills) == 1 else 'skills'}"
-    console.say(f"{skills}: {words or 'nothing found'}")
+    words = ", ".join(plural(number, severity.value) for severity, number in counted.items() if number)
+    console.say(f"{plural(len(linted.skills), 'skill')}: {words or 'nothing found'}")
     failing = counted[lint.Severity.ERROR] + (counted[lint.Severity.WARNING] if strict else 0)
     return 1 if failing else 0

@@ -45,7 +45,9 @@ def _mcp(
     ] = "trpc",
     transport: Annotated[TransportChoice, typer.Option(help="How clients connect.")] = TransportChoice.stdio,
     host: Annotated[str, typer.Option(metavar="ADDRESS", help="HTTP: address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(metavar="N", help="HTTP: port; 0 takes a free one.")] = 8931,
+    port: Annotated[
+        int, typer.Option(metavar="N", min=0, max=65535, help="HTTP: port; 0 takes a free one.")
+    ] = 8931,
     token_env: Annotated[
         str,
         typer.Option(
@@ -84,9 +86,10 @@ def serve(
     """Serve until the client goes (stdio), or until a signal (HTTP). The exit status."""
     import asyncio
 
-    from executor.cli import console
+    from executor.cli import arguments, console
     from executor.cli.signals import until_interrupted
     from executor.executor import AsyncExecutor
+    from executor.settings import load
 
     try:
         from executor.tools import mcp
@@ -97,8 +100,11 @@ def serve(
             "the MCP SDK is not installed", hint="Install the extra: pip install 'skill-executor[mcp]'."
         ) from None
 
+    arguments.usable_roots(load({"skills": roots or None}), told=True)
+
     async def work() -> int:
         executor = AsyncExecutor(skills=roots or None, runtime=runtime, image=image)
+        executor.layers.options = arguments.again(roots, runtime, image)
         try:
             if http is None:
                 await mcp.serve_stdio(executor, **options)

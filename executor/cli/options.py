@@ -33,6 +33,14 @@ def _timeout(default: str) -> Any:
 Skill = Annotated[
     str, typer.Argument(metavar="SKILL", help="A skill's name in the roots, or the path of its folder.")
 ]
+Targets = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="SKILL|ROOT",
+        help="Names or folders of skills, or folders with skills. [default: all skills of the roots]",
+        show_default=False,
+    ),
+]
 Skills = Annotated[
     list[str] | None,
     _option(
@@ -81,9 +89,14 @@ MadeOutputs = Annotated[
     ),
 ]
 Save = Annotated[
-    Path | None, _option("--save", metavar="DIR", help="Write the files below DIR, as DIR/out/...")
+    Path | None,
+    _option(
+        "--save",
+        metavar="DIR",
+        help="Write the files below DIR, as DIR/out/...; below DIR/unsaved-... where one is there already.",
+    ),
 ]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Let --save replace files.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Let --save replace files that are there.")]
 Html = Annotated[Path | None, _option("--html", metavar="FILE", help="Write a report for a browser.")]
 Env = Annotated[
     list[str] | None,

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import shutil
 import signal
+import tempfile
 import time
 from collections.abc import Callable, Coroutine
 from functools import partial
@@ -17,7 +19,7 @@ from executor.cli.relay import Relay, TerminalFilter
 from executor.cli.signals import until_interrupted
 from executor.cli.terminal import ScreenFilter
 from executor.errors import BadPathError, ExecutorError
-from executor.workspace.text import printable_name
+from executor.workspace.text import plural, printable_name
 
 if TYPE_CHECKING:
     from executor.executor import AsyncExecutor
@@ -50,6 +52,8 @@ def run(request: RunRequest, execute: Execute | None = None, *, screen: bool = F
     """
     if request.json:
         console.check_stdout()
+    arguments.check_writable("--save", request.save)
+    arguments.check_writable("--html", request.html, is_file=True)
     staged = arguments.inputs(request.inputs)
     env = arguments.environment(request.env)
     # Before there is an event loop: a read that waits for a person cannot be cancelled in one.
@@ -85,6 +89,7 @@ async def _run(
     )
     relay = None if request.json else Relay(ScreenFilter if screen else TerminalFilter)
     failures: list[ExecutorError] = []
+    aside: list[Path] = []
     try:
         async with executor:
             say(f"runtime {executor.why}")
@@ -95,7 +100,7 @@ async def _run(
                 running = execute(request, session, skill.slug, env, stdin, relay, executor.settings)
                 result = await _relayed(running, relay)
                 if result is not None and request.save is not None:
-                    failures = await _save(result.files, request.save, request.overwrite)
+                    failures, aside = await _save(result.files, request.save, request.overwrite)
                 if request.session is not None and not session.lost:
                     say(f"session {session.id} is kept: use --session {session.id} again to go on")
         if relay is not None:
@@ -118,7 +123,7 @@ async def _run(
             write_report(request.html, _html(request, result, skill, executor))
         except BadPathError as error:
             failures.append(error)
-    return _report(request, result, failures)
+    return _report(request, result, failures, aside)
 
 
 def _session(
@@ -171,17 +176,48 @@ async def _relayed(run: Coroutine[Any, Any, ExecResult], relay: Relay | None) ->
         raise
 
 
-async def _save(files: list[OutputFile], target: Path, overwrite: bool) -> list[ExecutorError]:
-    """Save what can be saved; the errors of the others."""
+async def _save(
+    files: list[OutputFile], target: Path, overwrite: bool
+) -> tuple[list[ExecutorError], list[Path]]:
+    """Save what can be saved; the errors of the others, and the folders in which those are instead."""
     failures: list[ExecutorError] = []
+    left: list[OutputFile] = []
     for file in files:
         try:
             await file.save(target, overwrite=overwrite)  # type: ignore[attr-defined]
         except ExecutorError as error:
             failures.append(error)
+            left.append(file)
         except OSError as error:
             failures.append(BadPathError(f"cannot save {file.path!r} below {target}: {error.strerror}"))
-    return failures
+            left.append(file)
+    return failures, await _save_aside(left, target)
+
+
+async def _save_aside(files: list[OutputFile], target: Path) -> list[Path]:
+    """Save what the session will not have any more in a new folder below the target, and what cannot be saved
+    there where temporary files go. The folders with something in them.
+    """
+    found: list[Path] = []
+    for parent in (target, None):
+        if not files:
+            break
+        try:
+            folder = Path(tempfile.mkdtemp(prefix="unsaved-", dir=parent))
+        except OSError:
+            continue
+        left: list[OutputFile] = []
+        for file in files:
+            try:
+                await file.save(folder)  # type: ignore[attr-defined]
+            except (ExecutorError, OSError):
+                left.append(file)
+        if len(left) < len(files):
+            found.append(folder)
+        else:
+            shutil.rmtree(folder, ignore_errors=True)
+        files = left
+    return found
 
 
 def _html(
@@ -214,7 +250,7 @@ def write_report(path: Path, make: Callable[[], bytes]) -> None:
         raise BadPathError(f"cannot write the report {str(path)!r}: {error.strerror}") from error
 
 
-def _report(request: RunRequest, result: ExecResult, failures: list[ExecutorError]) -> int:
+def _report(request: RunRequest, result: ExecResult, failures: list[ExecutorError], aside: list[Path]) -> int:
     """Say how it went, and the exit status: the script's own failure counts more than one to save."""
     status = arguments.exit_status(result)
     if not result.files and result.status == "ok" and (request.save or request.outputs != ("out/**",)):
@@ -225,8 +261,13 @@ def _report(request: RunRequest, result: ExecResult, failures: list[ExecutorErro
     if result.status == "lost":
         console.error("the sandbox was lost while the script ran", "; ".join(result.warnings))
     for error in failures:
-        console.error(error.message, error.hint)
+        console.error(error.message)
+    for hint in dict.fromkeys(error.hint for error in failures if error.hint):
+        console.say(hint, kind="hint")
+    for folder in aside:
+        console.say(f"what could not be saved as it was asked is in {folder}", kind="hint")
     result.warnings.extend(f"not written: {error.message}" for error in failures)
+    result.warnings.extend(f"saved in {folder} instead" for folder in aside)
     if request.json:
         console.out_json(result.model_dump())
     return status or (arguments.FAILED if failures else 0)
@@ -245,7 +286,7 @@ def _lines(request: RunRequest, result: ExecResult) -> list[tuple[str, str]]:
     lines += [(notes[limit], "") for limit in result.limits_hit if limit in notes]
     if result.killed_descendants:
         count = result.killed_descendants
-        lines.append((f"{_count(count, 'process')} that the script left behind {_was(count)} ended", ""))
+        lines.append((f"{plural(count, 'process')} that the script left behind {_was(count)} ended", ""))
     lines += [(line, "") for line in _file_lines(request, result.files)]
     return lines
 
@@ -255,7 +296,7 @@ def _file_lines(request: RunRequest, files: list[OutputFile]) -> list[str]:
         return []
     names = [printable_name(file.path) for file in files]
     sizes = [console.size(file.size) for file in files]
-    lines = [_count(len(files), "file") + ":"]
+    lines = [plural(len(files), "file") + ":"]
     for file, name, size in zip(files, names, sizes, strict=True):
         line = f"  {name:{max(map(len, names))}}  {size:>{max(map(len, sizes))}}  {file.mime}"
         if file.saved_as is not None and request.save is not None:
@@ -263,14 +304,12 @@ def _file_lines(request: RunRequest, files: list[OutputFile]) -> list[str]:
             if where != request.save / file.path:
                 line += f"  as {where}"
         lines.append(printable_name(line))
-    saved = sum(file.saved_as is not None for file in files)
+    if request.save is None:
+        return lines
+    saved = sum(Path(file.saved_as).is_relative_to(request.save) for file in files if file.saved_as)
     if saved:
-        lines.append(f"{_count(saved, 'file')} saved below {request.save}")
+        lines.append(f"{plural(saved, 'file')} saved below {request.save}")
     return lines
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}" + ("" if number == 1 else "es" if what.endswith("s") else "s")
 
 
 def _was(number: int) -> str:

@@ -160,7 +160,10 @@ def parse_input(text: str | None) -> Any:
     if text is None:
         return None
     where = text if text == "-" else text[1:] if text.startswith("@") else None
-    data = (read_stdin(where) or b"") if where is not None else text.encode("utf-8", "surrogateescape")
+    if where is not None:
+        data = read_stdin(where, "--input-json") or b""
+    else:
+        data = text.encode("utf-8", "surrogateescape")
     try:
         return json_module.loads(data)
     except (ValueError, RecursionError) as error:

@@ -12,6 +12,7 @@ import typer
 
 from executor.cli import options
 from executor.errors import BadRequestError
+from executor.workspace.text import plural
 
 if TYPE_CHECKING:
     from executor.state import KeptSession
@@ -24,7 +25,6 @@ AGES = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 sessions_app = typer.Typer(
     help="List, remove and move the sessions that are kept on this machine.",
     rich_markup_mode=None,
-    no_args_is_help=True,
 )
 Id = Annotated[str, typer.Argument(metavar="ID", help="A session, as `executor sessions list` names it.")]
 
@@ -184,7 +184,7 @@ def export(session: str, file: Path, *, overwrite: bool, json: bool) -> int:
         about = {"session": session, "file": str(file), "files": kept.files, "size": kept.size, "bytes": size}
         console.out_json({**about, "snapshot": kept.snapshot, "saved": kept.saved})
     else:
-        console.say(f"{_counted(kept.files)} of session {session} are in {file} ({console.size(size)})")
+        console.say(f"session {session} is in {file}: {plural(kept.files, 'file')}, {console.size(size)}")
     return 0
 
 
@@ -197,7 +197,7 @@ def take_in(file: Path, session: str | None, *, json: bool) -> int:
     if json:
         console.out_json({"session": found.session, "files": found.files, "size": found.size})
     else:
-        console.say(f"session {found.session} is here, with {_counted(found.files)}")
+        console.say(f"session {found.session} is here, with {plural(found.files, 'file')}")
         console.say(f"executor run SKILL --session {found.session} -- COMMAND goes on with it", kind="hint")
     return 0
 
@@ -210,7 +210,8 @@ def clear(*, json: bool) -> int:
     if json:
         console.out_json({"snapshots": snapshots, "contents": contents, "bytes": size})
     else:
-        console.say(f"{console.size(size)} cleared away: {snapshots:,} snapshots, {contents:,} contents")
+        gone = f"{plural(snapshots, 'snapshot')}, {plural(contents, 'content')}"
+        console.say(f"{console.size(size)} cleared away: {gone}")
     return 0
 
 
@@ -302,7 +303,3 @@ def _age(when: float | None) -> str:
 
 def _aside(path: Path) -> str:
     return f"{path} was no usable database and was set aside; remove it when it is not wanted any more"
-
-
-def _counted(files: int) -> str:
-    return f"{files:,} {'file' if files == 1 else 'files'}"

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from executor.cli import arguments, console, export, fetching, lint, options
-from executor.errors import BadRequestError
-from executor.workspace.text import printable_name
+from executor.workspace.text import plural, printable_name
 
 if TYPE_CHECKING:
     from executor.skills.repository import Problem, Repository, Skill
@@ -88,7 +87,7 @@ class ListedFile:
 def list_skills(roots: Sequence[str], *, json: bool) -> int:
     """The skills of the roots, then what is hidden by another one, and what cannot be used and why."""
     fetching.show(warnings=False)  # all of them are in the list
-    repository = open_repository(roots)
+    repository = open_repository(roots, told=True)
     skills, told = repository.skills(), repository.problems()
     hidden = [problem for problem in told if problem.hidden]
     problems = [problem for problem in told if not problem.hidden]
@@ -108,7 +107,7 @@ def list_skills(roots: Sequence[str], *, json: bool) -> int:
         console.say("no skills in " + (", ".join(source.id for source in repository.sources) or "any root"))
     for word, found in (("hidden skill", hidden), ("problem", problems)):
         if found:
-            console.out(f"\n{len(found)} {word}{'s' * (len(found) > 1)}:")
+            console.out(f"\n{plural(len(found), word)}:")
         for problem in found:
             console.out(printable_name(f"  {problem.where}: {problem.reason}"))
     return 0
@@ -159,21 +158,17 @@ def show_skill(name: str, roots: Sequence[str], *, json: bool) -> int:
     return 0
 
 
-def open_repository(roots: Sequence[str]) -> Repository:
+def open_repository(roots: Sequence[str], *, told: bool = False) -> Repository:
     """The repository of these roots, or of the default ones when there are none.
 
-    BadRequestError when there is no root but such as do not exist; some that do not are warned of.
+    BadPathError when there is no root but such as do not exist; some that do not are warned of, the default
+    one only where it is to be `told`.
     """
-    from executor.settings import DEFAULT_ROOTS, load
+    from executor.settings import load
     from executor.skills.repository import Repository
 
     settings = load({"skills": tuple(roots) or None})
-    if settings.skills != DEFAULT_ROOTS and (missing := arguments.missing(settings.skills)):
-        what = f"skills are to come from {', '.join(map(repr, missing))}, where there is nothing"
-        if len(missing) == len(settings.skills):
-            raise BadRequestError(what, hint="Look at SKILLS_ROOT and the setting skills, or give --skills.")
-        console.say(what, kind="warning")
-    return Repository(settings.skills, settings.sources)
+    return Repository(arguments.usable_roots(settings, told=told), settings.sources)
 
 
 def _told(problem: Problem) -> dict[str, str]:

@@ -14,7 +14,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from executor.cli import options
+
 if TYPE_CHECKING:
+    from executor.settings import Settings
     from executor.testing.cases import Instance
     from executor.testing.results import Report
 
@@ -37,6 +40,7 @@ class TestRequest:
     """What `test` was asked to do, as it was written."""
 
     targets: tuple[str, ...] = ()
+    skills: tuple[str, ...] = ()
     expressions: tuple[str, ...] = ()
     changed_since: str | None = None
     jobs: int = 1
@@ -54,14 +58,8 @@ class TestRequest:
 
 
 def command(
-    targets: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="SKILL|ROOT",
-            help="Name or folder of a skill, or a folder with skills. [default: $SKILLS_ROOT, then ./skills]",
-            show_default=False,
-        ),
-    ] = None,
+    targets: options.Targets = None,
+    skills: options.Skills = None,
     expression: Annotated[
         list[str] | None,
         typer.Option(
@@ -132,6 +130,7 @@ def command(
         return print_schema
     request = TestRequest(
         targets=tuple(targets or ()),
+        skills=tuple(skills or ()),
         expressions=tuple(expression or ()),
         changed_since=changed_since,
         jobs=jobs,
@@ -166,15 +165,18 @@ def print_schema() -> int:
 def run_tests(request: TestRequest) -> int:
     """The exit status. ExecutorError when nothing could be run."""
     from executor import __version__
-    from executor.cli import console
+    from executor.cli import arguments, console
     from executor.cli.results import Progress, tell
     from executor.cli.signals import until_interrupted
     from executor.settings import load
     from executor.testing.runner import Plan, collect, run
 
-    settings = load({"image": request.image})
+    arguments.check_writable("--keep-failed", request.keep_failed)
+    for option, path in (("--junit", request.junit), ("--html", request.html), ("--json", request.json)):
+        arguments.check_writable(option, path, is_file=True)
+    settings = load({"image": request.image, "skills": request.skills or None})
     runtimes = _runtimes(request.runtimes, settings.runtime)
-    skills = _skills(request.targets, settings.skills)
+    skills = _skills(request, settings)
     instances, bare = collect(skills)
     for path in bare:
         console.say(f"{path.name} has no cases (tests/*.yaml)", kind="warning")
@@ -202,12 +204,14 @@ def run_tests(request: TestRequest) -> int:
             return reports[0].exit_status
 
         status = until_interrupted(whole())
-    _write_reports(request, reports[0])
-    tell(
-        reports[0],
-        coverage=not (request.expressions or request.changed_since),
-        annotations=request.github,
-    )
+    try:
+        _write_reports(request, reports[0])
+    finally:
+        tell(
+            reports[0],
+            coverage=not (request.expressions or request.changed_since),
+            annotations=request.github,
+        )
     return status
 
 
@@ -226,18 +230,15 @@ def _runtimes(text: str | None, default: str) -> tuple[str, ...]:
     return names
 
 
-def _skills(targets: Sequence[str], roots: Sequence[str]) -> list[Path]:
+def _skills(request: TestRequest, settings: Settings) -> list[Path]:
     """The folders of the skills that were named, each once."""
+    from executor.cli import arguments
     from executor.skills.lint.folder import find
-    from executor.skills.repository import Repository
 
-    found: dict[Path, None] = {}
-    for target in targets or [root for root in roots if os.path.isdir(root)] or roots:
-        if os.path.isdir(target):
-            found.update(dict.fromkeys(Path(os.path.realpath(skill.path)) for skill in find([target])))
-        else:
-            found[Repository(roots).find(target).path] = None
-    return list(found)
+    changing = "--update" if request.update else ""
+    folders = arguments.skill_folders(request.targets, settings, changing=changing)
+    found = [Path(os.path.realpath(skill.path)) for folder in folders for skill in find([folder])]
+    return list(dict.fromkeys(found))
 
 
 def _chosen(request: TestRequest, instances: Sequence[Instance]) -> list[Instance] | None:
@@ -271,10 +272,18 @@ def _chosen(request: TestRequest, instances: Sequence[Instance]) -> list[Instanc
 
 
 def _write_reports(request: TestRequest, report: Report) -> None:
+    """All that can be written. The first error of the others."""
     from executor.cli.run import write_report
+    from executor.errors import BadPathError
 
+    failures: list[BadPathError] = []
     for path, make in _reports(request, report):
-        write_report(path, make)
+        try:
+            write_report(path, make)
+        except BadPathError as error:
+            failures.append(error)
+    if failures:
+        raise failures[0]
 
 
 def _reports(request: TestRequest, report: Report) -> Iterable[tuple[Path, Callable[[], bytes]]]:

@@ -25,6 +25,7 @@ from executor.errors import DependencyError
 from executor.models import OutputLimits
 from executor.runtimes.base import LAYERS
 from executor.skills.packages import canonical
+from executor.workspace.text import plural
 
 _PYC = "work/pyc"
 Tell = Callable[[str], None]
@@ -59,12 +60,12 @@ async def lock(
         wheels: tuple[Wheel, ...] = ()
         packages: dict[str, NodePackage] = {}
         if python:
-            tell(f"resolving {len(python)} requirements for Python {target.python}")
+            tell(f"resolving {plural(len(python), 'requirement')} for Python {target.python}")
             wheels = await in_thread(
                 lambda: _resolve_python(python, found, target, store, scratch, first_index)
             )
         if node:
-            tell(f"resolving {len(node)} packages for Node {target.node}")
+            tell(f"resolving {plural(len(node), 'package')} for Node {target.node}")
             (scratch / "node").mkdir()
             packages = await in_thread(
                 lambda: npm.resolve(
@@ -246,13 +247,13 @@ def _unpack(
     with tempfile.TemporaryDirectory(prefix="executor-layer-") as name:
         scratch = Path(name)
         if lock.python:
-            tell(f"unpacking {len(lock.python)} wheels")
+            tell(f"unpacking {plural(len(lock.python), 'wheel')}")
             pypi.install(
                 lock.python, lock.target, part, cache=store.cache / "uv", scratch=scratch, offline=offline
             )
             pypi.scripts(part, target, f"{LAYERS}/{lock.digest}")
         if lock.node:
-            tell(f"unpacking {len(lock.node)} packages of Node")
+            tell(f"unpacking {plural(len(lock.node), 'package')} of Node")
             (scratch / "node").mkdir()
             specs = lock.declared.get("node") or [
                 spec for spec in lock.declared.get("guessed", []) if _is_node(spec, found)

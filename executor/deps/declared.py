@@ -88,6 +88,11 @@ class Declared:
         """Nothing is declared: guesses do not count."""
         return not (self.python or self.node)
 
+    def names(self) -> set[str]:
+        """Names of the declared packages, those of Python in their canonical form."""
+        python = {canonical(Requirement(wanted.spec).name) for wanted in self.python}
+        return python | {wanted.spec.rpartition("@")[0] for wanted in self.node}
+
     def specs(self) -> dict[str, list[str]]:
         """What a lock answers: the declarations in canonical order, without where they stand."""
         return {

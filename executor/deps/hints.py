@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
 
 from executor.errors import DependencyError
 from executor.skills.packages import PYTHON_PACKAGES, canonical
@@ -45,61 +46,77 @@ def naming(skill: str) -> Iterator[None]:
         raise
 
 
-def _python(name: str, skill: str) -> str:
+@dataclass(frozen=True)
+class _Of:
+    """The skill of a run: its words in a shell, and what it declares while nothing locks it."""
+
+    words: str
+    unlocked: Collection[str]
+
+
+def _python(name: str, skill: _Of) -> str:
     top = name.split(".")[0]
     if top == "skill_tools":
         return _NO_TOOLS
     if top in INSTALLERS:
-        return _pip("what it needs", skill)
-    package = PYTHON_PACKAGES.get(top, (canonical(top),))[0]
-    return f"there is no Python package {package!r} here. {_declare(package, 'requirements.txt', skill)}"
+        return _pip("", skill)
+    packages = PYTHON_PACKAGES.get(top, (canonical(top),))
+    step = _declare(packages, "requirements.txt", skill)
+    return f"there is no Python package {packages[0]!r} here. {step}"
 
 
-def _node(name: str, skill: str) -> str:
+def _node(name: str, skill: _Of) -> str:
     parts = name.split("/")
     package = "/".join(parts[:2]) if name.startswith("@") else parts[0]
     if package == "skill-tools":
         return _NO_TOOLS
-    return f"there is no Node package {package!r} here. {_declare(package, 'package.json', skill)}"
+    return f"there is no Node package {package!r} here. {_declare((package,), 'package.json', skill)}"
 
 
-def _program(name: str, skill: str) -> str:
+def _program(name: str, skill: _Of) -> str:
     if name in OURS:
         return _NO_TOOLS
     if name in INSTALLERS:
-        return _pip("what it needs", skill)
+        return _pip("", skill)
     where = "images/office has it: executor images build office, then --image executor/office"
     if name not in OFFICE:
         where = "use an image that has it (--image), or a package that brings it"
     return f"there is no program {name!r} here; {where}"
 
 
-def _known_program(name: str, skill: str) -> str:
+def _known_program(name: str, skill: _Of) -> str:
     """Python says the same of a missing program and of a missing file."""
     return _program(name, skill) if name in OFFICE else ""
 
 
-def _pip(name: str, skill: str) -> str:
-    return f"nothing can be installed without a network. {_declare(name, 'requirements.txt', skill)}"
+def _pip(name: str, skill: _Of) -> str:
+    packages = (canonical(name),) if name else ()
+    return f"nothing can be installed without a network. {_declare(packages, 'requirements.txt', skill)}"
 
 
-def _npm(_name: str, skill: str) -> str:
-    return f"nothing can be installed without a network. {_declare('what it needs', 'package.json', skill)}"
+def _npm(_name: str, skill: _Of) -> str:
+    return f"nothing can be installed without a network. {_declare((), 'package.json', skill)}"
 
 
-def _network(_name: str, _skill: str) -> str:
+def _network(_name: str, _skill: _Of) -> str:
     return (
         "there is no network here. Bring what it fetches with --input, or grant its hosts: --allow-net HOST "
         "(docs/bridge.md)"
     )
 
 
-def _declare(package: str, file: str, skill: str) -> str:
-    return f"Declare {package} in {file}, then: executor deps lock {skill} && executor deps build {skill}"
+def _declare(packages: Sequence[str], file: str, skill: _Of) -> str:
+    """`packages`: other names of one of them; none where the output does not say which is missing."""
+    then = f"executor deps lock {skill.words} && executor deps build {skill.words}"
+    declared = [name for name in packages or skill.unlocked if name in skill.unlocked]
+    if declared:
+        what = f"{declared[0]!r} is declared and not locked" if packages else "What is declared is not locked"
+        return f"{what}: {then}"
+    return f"Declare {packages[0] if packages else 'what it needs'} in {file}, then: {then}"
 
 
 # As text: most runs do not fail, and `re` keeps what it has compiled.
-_TABLE: tuple[tuple[str, Callable[[str, str], str]], ...] = (
+_TABLE: tuple[tuple[str, Callable[[str, _Of], str]], ...] = (
     (rf"ModuleNotFoundError: No module named '{_NAME}'", _python),
     (rf"No module named {_NAME}\s*\Z", _python),
     (rf"Cannot find (?:module|package) '{_NAME}'", _node),
@@ -118,8 +135,12 @@ _TABLE: tuple[tuple[str, Callable[[str, str], str]], ...] = (
 )
 
 
-def hints(stdout: bytes, stderr: bytes, skill: str = "SKILL") -> list[str]:
-    """Sentences for what the ends of a failed run's output name as missing. `skill`: its words in a shell."""
+def hints(stdout: bytes, stderr: bytes, skill: str = "SKILL", *, unlocked: Collection[str] = ()) -> list[str]:
+    """Sentences for what the ends of a failed run's output name as missing.
+
+    `skill`: its words in a shell. `unlocked`: packages that it declares and that nothing locks.
+    """
+    of = _Of(skill, unlocked)
     found: list[str] = []
     seen: set[tuple[object, str]] = set()
     for stream in (stderr, stdout):
@@ -130,7 +151,7 @@ def hints(stdout: bytes, stderr: bytes, skill: str = "SKILL") -> list[str]:
                     continue
                 if (make, match[1]) not in seen:
                     seen.add((make, match[1]))
-                    found.append(make(match[1], skill))
+                    found.append(make(match[1], of))
                 break
         if len(found) >= MAX_HINTS:
             break

@@ -62,6 +62,8 @@ if TYPE_CHECKING:
     from executor.guest.wire import Event
 
 MAX_GENERATIONS = 256  # between a process and its run's leader
+FULL_PIPE = 64 * 1024  # what a pipe holds unless it was asked to hold more
+WIDE_PIPE = 256 * 1024  # of the 64 MiB that a kernel lets the pipes of one user hold, root's aside
 TASKS: Dict[str, Any] = {
     "put": PutTask,
     "get": GetTask,
@@ -92,6 +94,7 @@ class Agent:
         self.chores: List[Callable[[], None]] = []  # what is done while the host reads its answer
         self.unsent: Deque[Any] = deque()
         self.writing = False
+        self.narrow = {0, 1}  # ends of the stream that may be pipes of the usual size
         self.lease = lease
         self.heard = time.monotonic()
         self.wake_read, self.wake_write = os.pipe()
@@ -167,6 +170,8 @@ class Agent:
         if not data:
             leave("")
         self.heard = time.monotonic()
+        if len(data) >= FULL_PIPE and 0 in self.narrow:
+            self.widen(0)
         for event in self.connection.receive(data):
             try:
                 self.dispatch(event)
@@ -184,6 +189,8 @@ class Agent:
             try:
                 size = os.writev(1, [self.unsent[i] for i in range(min(len(self.unsent), 512))])
             except BlockingIOError:
+                if 1 in self.narrow and self.widen(1):
+                    continue
                 if not self.writing:
                     self.writing = True
                     self.watch(1, select.EPOLLOUT, lambda _events: None)
@@ -199,6 +206,16 @@ class Agent:
         if self.writing:
             self.writing = False
             self.unwatch(1)
+
+    def widen(self, fd: int) -> bool:
+        """A pipe of the stream was full: with more room in it, both ends wake up less often."""
+        import fcntl  # few sessions move that much
+
+        self.narrow.discard(fd)
+        try:
+            return fcntl.fcntl(fd, 1031, WIDE_PIPE) > FULL_PIPE  # F_SETPIPE_SZ
+        except OSError:
+            return False  # a socket, or the user's pipes hold enough
 
     # -- frames --
 

@@ -24,6 +24,7 @@ from executor.guest.records import (
     LINK,
     MISSING,
     OTHER,
+    PIECE,
     REGULAR,
     ROOT,
     Chunk,
@@ -51,7 +52,6 @@ if TYPE_CHECKING:
     from executor.guest.records import Record
     from executor.guest.wire import Body
 
-FILE_PIECE = 60 * 1024  # content of a file at a time: a frame with room for a record's header
 MAX_LISTED = 200_000  # entries of one listing; the host takes more for an attack
 
 
@@ -98,7 +98,7 @@ class FileTask:
                     return True
                 batch.append(piece)
                 size += len(piece)
-                if size >= FILE_PIECE:
+                if size >= PIECE:
                     connection.data(self.stream, CONTENT, b"".join(batch))
                     batch, size = [], 0
                     self.agent.write()  # the host reads while the next piece is made
@@ -274,7 +274,7 @@ class GetTask(FileTask):
             failed = 0
             while left > 0:
                 # More than a small file has: a short read is its end, and no second one is needed.
-                wanted = min(FILE_PIECE, left, max(info.st_size + 1, 4096))
+                wanted = min(PIECE, left, max(info.st_size + 1, 4096))
                 try:
                     piece = os.read(fd, wanted)
                 except OSError as error:

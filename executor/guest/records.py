@@ -35,6 +35,7 @@ else:
 REGULAR, FOLDER, LINK, OTHER, ROOT, MISSING = 1, 2, 3, 4, 5, 6
 CHUNKED = 1
 MAX_NAME = 4096  # PATH_MAX
+PIECE = 60 * 1024  # content of a file at a time: it fits into one frame, with the header of its record
 MAX_CHUNK = 1 << 20
 LATEST = (1 << 63) - 1  # a file may claim to be of any time
 FAILED = 0xFFFFFFFF

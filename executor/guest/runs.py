@@ -533,8 +533,11 @@ class Run:
 
     def end(self, reason: str, grace: Optional[float] = None) -> None:
         """TERM to all of it now, KILL after the grace. Only the first reason counts."""
-        if self.state in ("args", "starting"):
-            self.over({"code": None, "signal": int(signal.SIGKILL), "reason": reason})
+        if grace is None:
+            grace = self.spec["grace_ms"] / 1000
+        if self.state in ("args", "starting"):  # of a Python that has just begun TERM is the end, too
+            number = signal.SIGTERM if grace > 0 else signal.SIGKILL
+            self.over({"code": None, "signal": int(number), "reason": reason})
             return
         if self.state != "alive" or self.terminated:
             return
@@ -543,8 +546,6 @@ class Run:
         self.paused = False
         if self.door is not None:
             self.door.close()
-        if grace is None:
-            grace = self.spec["grace_ms"] / 1000
         if grace > 0:
             self.agent.kill_members(self, signal.SIGTERM)
             self.agent.kill_members(self, signal.SIGCONT)

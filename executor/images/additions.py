@@ -17,6 +17,7 @@ from executor.guest import bundle
 from executor.images.description import Description, Progress
 from executor.images.layer import Entry, digest_of
 from executor.images.store import Store
+from executor.workspace.text import plural
 
 DIST_PACKAGES = "usr/lib/python3/dist-packages"
 GUEST_PATH = "usr/lib/executor/guest.pyc"
@@ -103,12 +104,12 @@ def package_files(
     prefix, node, cache = work / "prefix", work / "node", store.cache / "packages"
     for made in (prefix, node):
         made.mkdir()
-    say("packages", f"unpacking {len(lock.python)} wheels", 0.0)
+    say("packages", f"unpacking {plural(len(lock.python), 'wheel')}", 0.0)
     scratch = work / "scratch"
     (scratch / "node").mkdir(parents=True)
     pypi.install(lock.python, target, prefix, cache=cache / "uv", scratch=scratch, offline=False)
     pypi.scripts(prefix, target, "/usr")
-    say("packages", f"unpacking {len(lock.node)} packages of Node", 0.4)
+    say("packages", f"unpacking {plural(len(lock.node), 'package')} of Node", 0.4)
     npm.install(
         lock.node,
         lock.declared["node"],

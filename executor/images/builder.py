@@ -39,6 +39,7 @@ from executor.images.layer import ENGINE_NAMES, Entry, digest_of, write_layer
 from executor.images.store import Store
 from executor.images.system import find_mmdebstrap, make_system
 from executor.places import data_dir
+from executor.workspace.text import plural
 
 MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}  # the engine's names of what Python calls otherwise
 
@@ -239,7 +240,8 @@ class _Job:
         kept = sorted(self.store.cache.glob(f"{prefix}{key}-*.tar"))
         if kept and not refresh:
             return kept[-1]
-        self.say("system", f"making Debian {SUITE} with {len(self.description.packages)} packages", 0.0)
+        packages = plural(len(self.description.packages), "package")
+        self.say("system", f"making Debian {SUITE} with {packages}", 0.0)
         with self.store.workspace() as work:
             raw, system = work / "raw.tar", work / "system.tar"
             make_system(self.description, raw, self.say)

@@ -13,6 +13,7 @@ import dataclasses
 import errno
 import os
 import secrets
+import shlex
 import socket
 import threading
 import time
@@ -378,10 +379,13 @@ class ContainerRuntime(Runtime):
         return found
 
     def _image_missing(self, image: str) -> ImageMissingError:
+        ours = image.startswith("executor/")
+        name = image.removeprefix("executor/").partition(":")[0] if ours else image
+        command = "executor images build" if ours else "docker pull"
+        step = f"{'Build' if ours else 'Pull'} it: {command} {shlex.quote(name)}"
         return ImageMissingError(
             f"the engine at {self.address} has no image {image!r}",
-            hint="Build ours with `executor images build`, or pull yours with `docker pull`; an image is "
-            "never pulled silently.",
+            hint=f"{step}. An image is never pulled silently.",
         )
 
     # -- starting --

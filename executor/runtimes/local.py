@@ -13,6 +13,7 @@ import dataclasses
 import json
 import os
 import secrets
+import shlex
 import shutil
 import socket
 import subprocess
@@ -366,8 +367,8 @@ class LocalRuntime(Runtime):
         if image:
             raise ImageMissingError(
                 f"there is no root filesystem {image!r} for the local runtime in {built.parent}",
-                hint="Build it with `executor images build`, or give --image host to use this machine's own "
-                "programs.",
+                hint=f"Build it: executor images build {shlex.quote(name)} --target local. Or take this "
+                "machine's own programs: --image host.",
             )
         return ""
 

@@ -15,10 +15,10 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import logging
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable
-from typing import Any
 
 from executor.errors import SandboxStartError, SessionClosedError
 from executor.guest import bundle
@@ -29,6 +29,9 @@ AFTER = 0.05  # seconds until the next is started when one was taken: first its 
 TICK = 1.0  # seconds between two looks at what waits
 SHORT_LIFE = 10.0  # seconds; one that dies younger while it waits is taken for a sign that something is wrong
 LONGEST_REST = 60.0  # seconds until another try after a failure; the first comes after a second
+TELL_AGAIN = 60.0  # seconds between two warnings that all are in use
+
+log = logging.getLogger("executor.pool")
 
 
 class Pool(Runtime):
@@ -66,6 +69,7 @@ class Pool(Runtime):
         self._asked = time.monotonic()
         self._not_before = 0.0
         self._rest = 0.0
+        self._told = -TELL_AGAIN
         self._tick: asyncio.TimerHandle | None = None
         self._closed = False
 
@@ -144,7 +148,8 @@ class Pool(Runtime):
         loop = asyncio.get_running_loop()
         turn: asyncio.Future[Taken] = loop.create_future()
         self._waiting.append((turn, fits))
-        timer = loop.call_later(self._wait, _give_up, turn, self._most, self._wait)
+        self._tell_full()
+        timer = loop.call_later(self._wait, self._give_up, turn)
         try:
             return await turn
         except BaseException:
@@ -154,6 +159,28 @@ class Pool(Runtime):
             raise
         finally:
             timer.cancel()
+
+    def _tell_full(self) -> None:
+        """A warning when a line forms, now and then; every other one is a detail."""
+        now = time.monotonic()
+        level = logging.WARNING if now - self._told > TELL_AGAIN else logging.DEBUG
+        if level == logging.WARNING:
+            self._told = now
+        log.log(level, "a session waits for a sandbox: %s, %d in line", self._full, len(self._waiting))
+
+    @property
+    def _full(self) -> str:
+        used = self._alive - len(self._ready) - len(self._filling)
+        return f"all {self._most} that pool.max allows are taken, {used} of them by sessions"
+
+    def _give_up(self, turn: asyncio.Future[Taken]) -> None:
+        if not turn.done():
+            turn.set_exception(
+                SandboxStartError(
+                    f"no sandbox came free in {self._wait:g} s: {self._full}, {len(self._waiting)} in line",
+                    hint="Close each session when it is done (`async with`), or raise pool.max or pool.wait.",
+                )
+            )
 
     def _serve(self) -> None:
         """Give what is free to those who wait, first come, first served."""
@@ -273,13 +300,3 @@ class Lent(Sandbox):
 
 
 Taken = tuple[Lent, ...]  # a sandbox, or () for a place in which one may be started
-
-
-def _give_up(turn: asyncio.Future[Any], most: int, waited: float) -> None:
-    if not turn.done():
-        turn.set_exception(
-            SandboxStartError(
-                f"all {most} sandboxes that pool.max allows were in use for {waited:g} s",
-                hint="Close sessions that are not needed, or raise pool.max or pool.wait.",
-            )
-        )

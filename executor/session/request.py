@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import posixpath
 import re
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -31,6 +32,18 @@ def argument(value: Any, what: str) -> bytes:
     if b"\0" in value:
         raise BadRequestError(f"{what} holds a NUL byte, which no argument can have")
     return value
+
+
+def is_like_path(text: str, dest: str) -> bool:
+    """Whether a text may have been meant as the path of a file: one word that begins as paths do, or ends as
+    `dest` does (`.csv`).
+
+    The host is not asked: a text may be a model's, which is not to learn what files there are.
+    """
+    if len(text) > 1000 or text.split() != [text]:
+        return False
+    suffix = posixpath.splitext(dest)[1]
+    return text.startswith(("/", "./", "../", "~/")) or bool(suffix and text.endswith(suffix))
 
 
 def words(command: Any) -> list[bytes]:
@@ -66,7 +79,7 @@ def stdin(value: Any) -> bytes:
 def timeout(value: Any) -> float:
     """Seconds."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= LONGEST:
-        raise BadLimitError(f"timeout={value!r} is not between 0 and {LONGEST:,} seconds")
+        raise BadLimitError(f"timeout={value!r} is not more than 0 and at most {LONGEST:,} seconds")
     return float(value)
 
 

@@ -16,7 +16,7 @@ from executor.guest import wire
 from executor.models import ExecResult, Status, Usage
 from executor.session import request
 from executor.workspace import text
-from executor.workspace.text import to_text
+from executor.workspace.text import plural, to_text
 
 if TYPE_CHECKING:
     from executor.bridge import ApprovalRequest, Decision, RunBridge
@@ -274,13 +274,14 @@ def fill(result: ExecResult, report: ExitReport) -> None:
     if report.oom:
         result.limits_hit.append("memory")
         if result.status != "oom":
-            result.warnings.append(f"the kernel killed {report.oom} of its processes for memory")
+            killed = plural(report.oom, "process")
+            result.warnings.append(f"the kernel killed {killed} of this sandbox for memory")
     if report.errno == 11:
         result.limits_hit.append("pids")
     if report.notice:
         result.warnings.append(text.printable(report.notice))
     if report.left:
-        result.warnings.append(f"{report.left} of its processes could not be ended yet")
+        result.warnings.append(f"{plural(report.left, 'process')} of this run could not be ended yet")
 
 
 def check_size(rows: int, columns: int) -> None:

@@ -241,7 +241,8 @@ class AsyncSession:
     async def put(self, dest: str, source: Source, *, executable: bool = False) -> None:
         """Write a file or a folder into the workspace.
 
-        `source`: bytes, text (UTF-8), or the Path of a file or folder on the host. `dest` is relative to
+        `source`: bytes or text (UTF-8) are the content, a `Path` is a file or folder on the host; a text
+        that looks like a path is stored as it is, and the next result warns of it. `dest` is relative to
         `/workspace`; one that ends in `/` keeps the source's own name. `executable` is for bytes and text:
         what lies on the host keeps its own. BadPathError.
         """
@@ -260,12 +261,18 @@ class AsyncSession:
         target = layout.absolute(dest)
         if dest.endswith("/"):
             if not isinstance(source, os.PathLike):
-                raise BadPathError(f"{dest!r} names a folder: bytes and text need the name of a file")
+                raise BadPathError(
+                    f"{dest!r} names a folder: bytes and text need the name of a file",
+                    hint="A file of this machine is a Path: put(dest, Path(…)).",
+                )
             target += "/" + _own_name(source)
         base, name = layout.split(target)
         if isinstance(source, os.PathLike):
             pieces = self._path_records(Path(source), name)
         elif isinstance(source, str):
+            if request.is_like_path(source, dest):
+                note = f"{dest} holds the text {source[:200]!r}: for the file of that name give put() a Path"
+                self._notes = [*self._notes, note]
             try:
                 pieces = staging.bytes_records(name, source.encode(), mode)
             except UnicodeEncodeError:
@@ -615,7 +622,8 @@ class AsyncSession:
         try:
             content = await self.read(where)
         except BadPathError as error:
-            raise BadPathError(f"Script not found: {slug}/{path}", hint=error.message) from None
+            hint = f"{error.message}. Give its path in the skill, such as scripts/x.py."
+            raise BadPathError(f"Script not found: {slug}/{path}", hint=hint) from None
         plan = bridges.scripts.plan(path, content, style)
         sha = hashlib.sha256(content).hexdigest()
         bridge = self._bridge(spec.run_id, slug, grant or bridges.Grant(), script=path, script_sha256=sha)
@@ -934,10 +942,19 @@ class AsyncSession:
         else:
             fill(result, report)
             if result.status == "error":
-                slug = to_text(spec.env.get(b"SKILL_NAME", b""))
-                words = self._skills.words(slug) if slug else "SKILL"
-                result.warnings.extend(hints(result.kept("stdout"), result.kept("stderr"), words))
+                result.warnings += await self._hints(result, to_text(spec.env.get(b"SKILL_NAME", b"")))
         return result
+
+    async def _hints(self, result: ExecResult, slug: str) -> list[str]:
+        """What to do about what the output of a failed run says is missing."""
+        streams = result.kept("stdout"), result.kept("stderr")
+        if not slug:
+            return hints(*streams)
+        found = hints(*streams, self._skills.words(slug))
+        if not found:  # most failures: its files are not looked at
+            return []
+        unlocked = await asyncio.to_thread(self._skills.unlocked, slug)
+        return hints(*streams, self._skills.words(slug), unlocked=unlocked)
 
     async def _fill_lost(self, result: ExecResult, handle: RunHandle, error: BaseException | None) -> None:
         if isinstance(error, ExecutorError) and not isinstance(error, SandboxLostError):

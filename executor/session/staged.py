@@ -217,6 +217,20 @@ class StagedSkills:
             return about
         return {**about, "name": document.name, "description": document.description}
 
+    def unlocked(self, slug: str) -> set[str]:
+        """The packages that a staged skill declares where nothing locks them. Reads its files."""
+        place = self._sources.get(slug)
+        if place is None or self._layers is None or slug not in self.digests:
+            return set()
+        if self._layers.store.has_lock(place, self.digests[slug]):
+            return set()
+        from executor.deps.declared import declared  # whose parsers most runs do not need
+
+        try:
+            return declared(place).names()
+        except (OSError, ValueError, ExecutorError):  # its folder is going, or is none any more
+            return set()
+
     def allowed_tools(self, slug: str) -> tuple[str, ...]:
         """What the front matter of a staged skill says; no tool at all when it cannot be read any more."""
         try:

@@ -25,9 +25,11 @@ from executor.skills.sources import progress
 from executor.skills.sources.base import SkillSource
 from executor.skills.sources.directory import MAX_DEPTH, MAX_FOLDERS, DirectorySource, Reader, place_at
 from executor.skills.sources.members import LIMITS
-from executor.skills.sources.roots import open_sources
+from executor.skills.sources.roots import missing, nothing_at, open_sources
 
 __all__ = ["MAX_DEPTH", "MAX_FOLDERS", "SKIPPED_FOLDERS", "Problem", "Repository", "Skill"]
+
+MOST_NAMED = 10  # skills in a hint
 
 _T = TypeVar("_T")
 
@@ -183,6 +185,10 @@ class Repository:
                 f"the skill {shown} at {problem.where} cannot be used: {problem.reason}",
                 hint="mend its SKILL.md; `executor skills list` names every skill that cannot be used",
             )
+        lost = missing([source.id for source in self.sources if isinstance(source, DirectorySource)])
+        nothing = nothing_at(lost) if lost else None
+        if nothing is not None and len(lost) == len(self.sources):
+            return SkillNotFoundError(f"there is no skill {shown}: {nothing.message}", hint=nothing.hint)
         if not self.sources:
             hint = "no skill roots are set: give a folder of skills, or the path of one skill"
         elif problem := catalogue.hidden.get(slug(name)):
@@ -192,9 +198,21 @@ class Repository:
         else:
             names = {word: None for skill in catalogue.by_slug.values() for word in (skill.slug, skill.name)}
             close = difflib.get_close_matches(name[:100], names, n=3)
-            hint = f"did you mean {' or '.join(map(repr, close))}?" if close else "see `executor skills list`"
+            if close:
+                hint = f"did you mean {' or '.join(map(repr, close))}?"
+            elif nothing is not None:
+                hint = f"{nothing.message}. {nothing.hint}"
+            else:
+                hint = _there_are(sorted(catalogue.by_slug))
         searched = ", ".join(source.id for source in self.sources) or "any root"
         return SkillNotFoundError(f"there is no skill {shown} in {searched}", hint=hint)
+
+
+def _there_are(slugs: Sequence[str]) -> str:
+    if not slugs:
+        return "there is no skill at all: a skill is a folder with a SKILL.md"
+    more = f" and {len(slugs) - MOST_NAMED:,} more" if len(slugs) > MOST_NAMED else ""
+    return f"there are: {', '.join(slugs[:MOST_NAMED])}{more}"
 
 
 def _nothing_at(text: str) -> SkillNotFoundError:

@@ -284,7 +284,7 @@ class Sessions:
             if _one(connection, session) is not None:
                 raise BadRequestError(
                     f"there is a session {session!r} already",
-                    hint="Give another id (--as ID), or remove that one: executor sessions rm.",
+                    hint=f"Give another id (--as ID), or remove that one: executor sessions rm {session}",
                 )
             connection.execute(
                 "INSERT INTO session VALUES (?, ?, ?, NULL, 1, ?, ?, '', ?, ?, ?, ?, ?)",

@@ -8,7 +8,6 @@ from __future__ import annotations
 import difflib
 import itertools
 import json
-import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +15,7 @@ from typing import Any
 
 from executor.bridge.scripts import ScriptResult
 from executor.models import ExecResult
-from executor.testing import pictures
+from executor.testing import patterns, pictures
 from executor.testing.cases import Instance
 from executor.testing.form import FileExpectation, OneOrMore, Range, ResultExpectation, TextExpectation
 from executor.testing.matching import SHOWN, Mismatch, counted, subset, within
@@ -95,9 +94,15 @@ def _parts(
     for part in _several(contains):
         if part not in text:
             yield Mismatch(where=where, expected=f"text with {_quoted(part)}", got=_quoted(text))
-    for pattern in _several(matches):
-        if not re.search(pattern, text, re.MULTILINE):
-            yield Mismatch(where=where, expected=f"a match of {_quoted(pattern)}", got=_quoted(text))
+    wanted = _several(matches)
+    for pattern, found in zip(wanted, patterns.search(wanted, text), strict=True):
+        if not found:
+            got = _quoted(text)
+            if found is None:
+                got = f"no answer in {patterns.SECONDS:g} s: the pattern takes too long, or too much memory"
+            yield Mismatch(where=where, expected=f"a match of {_quoted(pattern)}", got=got)
+        if found is None:
+            break  # those behind it were not looked for
 
 
 def _differs(where: str, wanted: str, text: str, source: str = "") -> Mismatch:
@@ -193,9 +198,7 @@ def _files(
         names = ", ".join(file.path for file in matched) or "there are " + (
             ", ".join(file.path for file in files[:10]) or "no files"
         )
-        yield Mismatch(
-            where=where, expected=f"{counted(count)} files", got=f"{len(matched)} ({names[:SHOWN]})"
-        )
+        yield Mismatch(where=where, expected=counted(count, "file"), got=f"{len(matched)} ({names[:SHOWN]})")
     for file in matched:
         yield from _file(f"files {file.path}", item, file)
     if item.golden and matched:
@@ -216,7 +219,7 @@ def _file(where: str, item: FileExpectation, file: Produced) -> Iterable[Mismatc
     if item.mime is not None and file.mime not in _several(item.mime):
         yield Mismatch(where=where, expected=_either(_several(item.mime)), got=file.mime)
     if item.size is not None and not within(item.size, file.size):
-        yield Mismatch(where=where, expected=f"{counted(item.size)} bytes", got=f"{file.size:,}")
+        yield Mismatch(where=where, expected=counted(item.size, "byte"), got=f"{file.size:,}")
     if item.sha256 is not None and file.sha256 != item.sha256:
         yield Mismatch(where=where, expected=f"SHA-256 {item.sha256}", got=file.sha256 or "none")
     checks: list[Callable[[bytes], Iterable[Mismatch]]] = []

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from executor import bridge  # its parts are imported when a case has tools
-from executor.testing.form import Answer, Number
+from executor.testing.form import Answer
 from executor.testing.matching import Mismatch, counted, json_text, subset, within
 
 MAX_UNEXPECTED = 5  # calls without an answer that are told of, for each tool
@@ -57,20 +57,16 @@ class FakeTools:
                 got = self._given[name, number]
                 if answer.calls is not None and not within(answer.calls, got):
                     where = f"tools {name}" + (f" {_wanted(answer)}" if len(answers) > 1 else "")
-                    yield Mismatch(where=where, expected=_times(answer.calls, "call"), got=str(got))
+                    yield Mismatch(where=where, expected=counted(answer.calls, "call"), got=str(got))
 
 
 def _fitting(answers: tuple[Answer, ...]) -> str:
     """Which calls have an answer."""
     return " or ".join(
-        _wanted(answer) + ("" if answer.calls is None else f" ({_times(answer.calls, 'time')})")
+        _wanted(answer) + ("" if answer.calls is None else f" ({counted(answer.calls, 'time')})")
         for answer in answers
     )
 
 
 def _wanted(answer: Answer) -> str:
     return "with anything" if answer.when is None else f"with {json_text(answer.when)}"
-
-
-def _times(wanted: Number, word: str) -> str:
-    return f"{counted(wanted)} {word}" + ("" if wanted == 1 else "s")

@@ -10,6 +10,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from executor.testing.form import Number
+from executor.workspace.text import plural
 
 SHOWN = 400  # characters of a value in a message
 
@@ -54,7 +55,7 @@ def subset(
         if not isinstance(found, list):
             yield path, "a list", json_text(found)
         elif len(wanted) != len(found):
-            yield path, f"{len(wanted)} items", f"{len(found)}: {json_text(found)}"
+            yield path, plural(len(wanted), "item"), f"{len(found)}: {json_text(found)}"
         else:
             for index, pair in enumerate(zip(wanted, found, strict=True)):
                 yield from subset(*pair, f"{path}[{index}]", whole=whole)
@@ -83,8 +84,10 @@ def within(wanted: Number, got: int) -> bool:
     return (wanted.min is None or got >= wanted.min) and (wanted.max is None or got <= wanted.max)
 
 
-def counted(wanted: Number) -> str:
-    """A wanted number or range in words."""
+def counted(wanted: Number, noun: str = "") -> str:
+    """A wanted number or range in words, with what is counted if that is given."""
+    if noun:
+        return plural(wanted, noun) if isinstance(wanted, int) else f"{counted(wanted)} {noun}s"
     if isinstance(wanted, int):
         return f"{wanted:,}"
     if wanted.min is not None and wanted.max is not None:

@@ -198,7 +198,10 @@ async def _case(state: _Run, instance: Instance, runtime: str, name: str) -> Cas
         try:
             await _attempt(state, instance, runtime, result)
         except Exception as error:
-            said = " ".join(str(error).split())
+            said = str(error)
+            if isinstance(error, ExecutorError) and error.hint:
+                said = f"{error.message.removesuffix('.')}. {error.hint}"
+            said = " ".join(said.split())
             if not isinstance(error, ExecutorError | OSError):  # a fault of ours costs one case, not all
                 log.exception("%s failed inside the executor", result.title)
                 said = f"{type(error).__name__}: {said}"
@@ -241,7 +244,8 @@ async def _attempt(state: _Run, instance: Instance, runtime: str, into: CaseResu
         if result.status == "lost":
             into.verdict, into.reason = "error", "the sandbox was lost: " + "; ".join(result.warnings)
             return
-        outcome = compare(instance, result, [_produced(file) for file in result.files])
+        files = [_produced(file) for file in result.files]
+        outcome = await asyncio.to_thread(compare, instance, result, files)  # large texts take a while
         outcome = replace(outcome, mismatches=(*outcome.mismatches, *fakes.mismatches()))
         _judge(plan, instance, outcome, into)
         if into.verdict == "failed" and plan.keep_failed is not None:

@@ -15,7 +15,7 @@ from executor.tools.inputs import EditFile, ListFiles, ReadFile, SaveArtifact, W
 from executor.tools.outputs import ArtifactSaved, FileEdited, FileEntry, FileRead, FilesListed, FileWritten
 from executor.tools.results import Image, RefusedError, ToolResult
 from executor.workspace import globs, layout, mime
-from executor.workspace.text import printable, printable_name, to_bytes
+from executor.workspace.text import plural, printable, printable_name, to_bytes
 
 IMAGES = ("image/png", "image/jpeg", "image/gif", "image/webp")
 EDIT_BYTES = 16 << 20  # of a file that is shown, edited or appended to
@@ -79,7 +79,7 @@ def _lines(desk: Desk, args: ReadFile, shown: str, kind: str, data: bytes, text:
     lines = text.splitlines(keepends=True)
     if args.start_line > max(1, len(lines)):
         raise RefusedError(
-            f"start_line={args.start_line} is behind the end of {shown}: it has {len(lines)} lines",
+            f"start_line={args.start_line} is behind the end of {shown}: it has {plural(len(lines), 'line')}",
             kind="BadRequestError",
         )
     taken: list[str] = []

@@ -145,8 +145,12 @@ async def serve_http(
     )
     try:
         listener = socket.create_server((host, port), family=_family(host))
-    except OSError as error:
-        raise BadRequestError(f"cannot listen on {host}:{port}: {error.strerror}") from error
+    except (OSError, OverflowError) as error:
+        why = str(getattr(error, "strerror", None) or error).partition(" (while ")[0]
+        raise BadRequestError(
+            f"cannot listen on {host}:{port}: {why}",
+            hint="Give another port (--port; 0 takes a free one) or an address of this machine (--host).",
+        ) from error
 
     class Quiet(uvicorn.Server):
         """Signals belong to whoever called."""

@@ -27,9 +27,9 @@ from pathlib import Path
 from typing import IO, Any
 
 from executor.errors import BadPathError, BadRequestError, StateError
+from executor.guest.records import PIECE
 from executor.state import KeptSession
 from executor.workspace.checkpoint import Store
-from executor.workspace.objects import PIECE
 from executor.workspace.snapshot import MOST_BYTES, DamagedError, Saved, Snapshot, canonical, check, load_json
 from executor.workspace.text import to_text
 
@@ -97,7 +97,10 @@ def import_session(store: Store, source: Path, *, session: str | None = None) ->
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise StateError(f"{source} is no archive of a session: {error}") from error
     except OSError as error:
-        raise StateError(f"{source} cannot be imported: {error.strerror or error}") from error
+        raise StateError(
+            f"{source} cannot be imported: {error.strerror or error}",
+            hint="Give a file that `executor sessions export` wrote.",
+        ) from error
 
 
 # -- writing --
@@ -250,7 +253,7 @@ def _take(store: Store, reader: _Reader, session: str | None) -> Imported:
         if store.sessions.get(name) is not None:
             raise BadRequestError(
                 f"there is a session {name!r} already",
-                hint="Give another id (--as ID), or remove that one: executor sessions rm.",
+                hint=f"Give another id (--as ID), or remove that one: executor sessions rm {name}",
             )
         _check_room(store, snapshot)
         try:

@@ -27,11 +27,11 @@ from pathlib import Path
 from typing import IO, TypeVar
 
 from executor.errors import PlatformError, StateError
+from executor.guest.records import PIECE
 
 if sys.platform != "win32":
     import fcntl
 
-PIECE = 60 * 1024
 PART = ".part-"
 PATIENCE = 30.0  # seconds for another process to finish what needs the folder alone
 FEW = 8  # up to so many files are brought to the disk one by one, more with their whole file system

@@ -17,12 +17,12 @@ from pathlib import Path
 
 from executor.errors import BadPathError, SkillUnreadableError
 from executor.guest import records
+from executor.guest.records import PIECE
 from executor.places import settled
 from executor.workspace.layout import SKILL_LINKS
 from executor.workspace.text import to_text
 
 MAX_FILES = 20_000  # of one folder; the largest real skill has 313
-PIECE = 60 * 1024
 MOST_KNOWN = 200_000  # entries that a stager remembers
 LEFT_OUT = {b".git", b".hg", b".svn"}
 SHELL_NAMES = (b".sh", b".bash")

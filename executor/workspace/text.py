@@ -25,6 +25,11 @@ _SHORT = {"\t": "\\t", "\n": "\\n", "\r": "\\r"}
 _MARKER = "\n[... {:,} bytes omitted ...]\n"
 
 
+def plural(number: int, noun: str) -> str:
+    """A number of things: `1 file`, `2,000 files`, `0 processes`."""
+    return f"{number:,} {noun}" + ("" if number == 1 else "es" if noun.endswith("s") else "s")
+
+
 def to_bytes(name: str) -> bytes:
     """The bytes of a name in a sandbox, where names are UTF-8 whatever the host's locale is; the reverse of
     `to_text`. UnicodeEncodeError for surrogates that stand for no byte.

@@ -387,6 +387,10 @@ def test_a_file_that_is_there_already_is_not_overwritten_unless_asked(run: Invok
         f"executor: error: {tmp_path}/out/a exists already and is not overwritten\n" in done.stderr.decode()
     )
     assert ((tmp_path / "out/a").read_text(), (tmp_path / "out/b").read_text()) == ("mine", "new\n")
+    (aside,) = tmp_path.glob("unsaved-*")  # what the run made is not lost
+    assert f"hint: what could not be saved as it was asked is in {aside}\n" in done.stderr.decode()
+    assert [str(file.relative_to(aside)) for file in aside.rglob("*") if file.is_file()] == ["out/a"]
+    assert (aside / "out/a").read_text() == "new\n"
     assert run("echo new > out/a; exit 9", options=save).returncode == 9
     done = run("echo new > out/a", options=[*save, "--overwrite"])
     assert ended(done) == (0, b"", b"")

@@ -82,9 +82,16 @@ def test_what_is_in_memory_lands_as_a_file(shared: Session, place: str, source: 
     assert names(shared, place, "%y %m %s %P") == [f"f 644 {len(data)} file"]
 
 
-def test_a_text_that_looks_like_a_path_is_text(shared: Session, place: str) -> None:
+def test_a_text_that_looks_like_a_path_is_text_and_told(shared: Session, place: str) -> None:
     shared.put(f"{place}/file", "/etc/passwd")
+    shared.put(f"{place}/a.csv", "no/such.csv")  # whether there is one is not asked
+    shared.put(f"{place}/b.csv", "a,b.csv\n")
+    shared.put(f"{place}/c.txt", "no/such.csv")
     assert shared.read(f"{place}/file") == b"/etc/passwd"
+    assert shared.exec("true").warnings == [
+        f"{place}/file holds the text '/etc/passwd': for the file of that name give put() a Path",
+        f"{place}/a.csv holds the text 'no/such.csv': for the file of that name give put() a Path",
+    ]
 
 
 def test_a_text_of_lone_surrogates_is_refused(shared: Session, place: str) -> None:

@@ -617,6 +617,8 @@ def test_deadlines_kills_signals_and_streams(warm: Session) -> None:
         run = warm.start(["python3", "work/lives.py"])
         run.send_signal(number)
         assert run.wait(10).signal == number
+    run = warm.start(["python3", "work/lives.py"])
+    assert (run.kill().signal, run.kill().status) == (15, "killed")  # as of one that has begun
     warm.put("work/sleeps.py", "import how, time\nprint('up')\ntime.sleep(60)")
     late = warm.exec(["python3", "work/sleeps.py"], timeout=0.5)
     assert (late.status, late.stdout, late.exit_code) == ("timeout", "up\n", 124)

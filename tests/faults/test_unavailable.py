@@ -137,7 +137,7 @@ def test_an_image_that_is_not_there_is_named_and_not_pulled() -> None:
         opened,
     ):
         pass
-    assert "executor images build" in caught.value.hint
+    assert f"docker pull {missing}" in caught.value.hint
 
 
 def test_a_missing_root_filesystem_is_named() -> None:

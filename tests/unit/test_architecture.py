@@ -39,7 +39,7 @@ ALLOWED: dict[str, set[str]] = {
     "workspace": {*BASE, "models", "guest.records", "channel", "state"},
     "bridge": {*BASE, "models", "settings", "channel", "workspace", "guest"},
     "deps": {*BASE, "models", "settings", "skills", "workspace.text", "runtimes.base"},
-    "images": {*BASE, "guest", "runtimes", "deps"},
+    "images": {*BASE, "guest", "runtimes", "deps", "workspace.text"},
     "session": {
         *BASE,
         "models",

@@ -18,7 +18,7 @@ from executor.bridge import PublicToolError, ToolContext
 from executor.bridge.scripts import ScriptResult
 from executor.errors import BadRequestError
 from executor.models import ExecResult
-from executor.testing import pictures, schema
+from executor.testing import patterns, pictures, schema
 from executor.testing.cases import Instance, discover
 from executor.testing.changes import changed_files, touches
 from executor.testing.coverage import coverage
@@ -321,6 +321,16 @@ def test_what_is_as_expected_has_no_mismatch(write: Write) -> None:
         produced("skills/demo/notes/n.txt", b"oh hi"),
     ]
     assert reasons(write, expect, files, exit_code=3, status="error", stdout="a\nb1\nc\n") == []
+
+
+def test_a_pattern_that_takes_for_ever_fails_the_case_and_is_named(
+    write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(patterns, "SECONDS", 1.0)
+    expect = {"stdout": {"matches": ["^a", "(a+)+b", "c"]}, "stderr": {"matches": "(a+)+b"}}
+    found = reasons(write, expect, stdout="a" * 50, stderr="aaab")
+    said = "no answer in 1 s: the pattern takes too long, or too much memory"
+    assert found == [f"stdout: expected a match of '(a+)+b', got {said}"]
 
 
 MISMATCHES: dict[str, tuple[dict[str, Any], dict[str, Any], list[str]]] = {

@@ -401,6 +401,10 @@ def test_an_unknown_skill_is_125_with_a_close_match() -> None:
         (["--output", "/etc/*"], "the output glob '/etc/*'"),
         (["--cwd", "/etc"], "'/etc' is not below /workspace or /skills"),
         (["--stdin", "/nonexistent/x"], "--stdin '/nonexistent/x' cannot be read: No such file"),
+        (["--save", "README.md"], f"--save 'README.md': {REPOSITORY}/README.md is not a folder"),
+        (["--save", "README.md/x"], f"--save 'README.md/x': {REPOSITORY}/README.md is not a folder"),
+        (["--html", "docs"], "--html 'docs' is a folder"),
+        (["--html", "README.md/x"], f"--html 'README.md/x': {REPOSITORY}/README.md is not a folder"),
         (["--stdin", "/"], "--stdin '/' cannot be read: Is a directory"),
         ([], "no runtime works here."),
         (["--runtime", "local"], "bubblewrap is not installed"),
@@ -447,8 +451,9 @@ def test_the_doctor_without_a_runtime_fails_and_says_what_to_do() -> None:
         ("local", False),
     ]
     assert all(check["hint"] for check in report["checks"] if check["state"] == "fail")
-    status, out, err = invoke("doctor")
+    status, out, err = invoke("doctor", SKILLS_ROOT="/no/such")
     assert (status, err) == (1, "")
+    assert "warn   there is nothing at '/no/such', where skills are to come from" in out
     assert "\nnext steps:\n" in out and "\nno runtime works: no runtime works here." in out
 
 
@@ -560,17 +565,38 @@ def test_a_root_that_does_not_exist_is_told(
     here: Callable[..., tuple[int, str, str]], root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By its option at once; in SKILLS_ROOT it is an error when none is there, else a warning."""
-    for words in (["skills", "list"], ["deps", "list"], ["run", "good"], ["mcp"], ["skills", "show", "good"]):
+    told, listing = "there is nothing at {}, where skills are to come from", ("skills", "list")
+    for words in ([*listing], ["deps", "list"], ["run", "good"], ["mcp"], ["skills", "show", "good"]):
         end = ["--", "true"] if "run" in words else []
         status, out, err = here(*words, "--skills", "/no/such", *end)
-        assert (status, out) == (125, "") and "--skills '/no/such': there is no such folder or file" in err
-    status, out, err = here("skills", "list", SKILLS_ROOT="/no/such:/nor/this")
-    assert (status, out) == (125, "") and "'/no/such', '/nor/this', where there is nothing" in err
-    status, out, err = here("skills", "list", SKILLS_ROOT=f"/no/such:{root}")
-    assert status == 0 and "good" in out and "warning: skills are to come from '/no/such'" in err
+        assert (status, out) == (125, "") and told.format("'/no/such'") in err and "hint: Skills come" in err
+    lint, run = ["skills", "lint"], ["run", "x", "--", "true"]
+    for words in ([*listing], lint, [*lint, "x"], ["test"], ["test", "x"], ["mcp"], run):
+        status, out, err = here(*words, SKILLS_ROOT="/no/such:/nor/this")
+        assert (status, out) == (125, "") and told.format("'/no/such', '/nor/this'") in err
+        assert "hint: Skills come" in err
+    status, out, err = here(*listing, SKILLS_ROOT=f"/no/such:{root}")
+    assert status == 0 and "good" in out and f"warning: {told.format(repr('/no/such'))}" in err
     monkeypatch.chdir(root / "good")
-    status, out, err = here("skills", "list")  # the default need not be there
-    assert (status, out) == (0, "") and "no skills in" in err
+    status, out, err = here(*listing)  # the default need not be there
+    assert (status, out) == (0, "") and "no skills in" in err and "warning: there is nothing at" in err
+    assert here("skills", "show", str(root / "good"))[2] == ""  # a path needs no root
+
+
+def test_lint_and_test_take_the_name_of_a_skill(
+    here: Callable[..., tuple[int, str, str]], tmp_path: Path, root: Path
+) -> None:
+    status, _, err = here("skills", "lint", "good", "--skills", str(root))
+    assert "1 skill: " in err and status in (0, 1)
+    for words in (("skills", "lint", "goood"), ("test", "goood")):
+        status, out, err = here(*words, "--skills", str(root))
+        assert (status, out) == (125, "") and "there is no skill 'goood' in" in err and "'good'" in err
+    packed = str(tmp_path / "packed.json")
+    assert here("skills", "bundle", str(root), "-o", packed)[0] == 0
+    for words in (("skills", "lint", "good", "--fix"), ("test", "good", "--update")):
+        status, out, err = here(*words, "--skills", packed)
+        assert status == 125 and f"{words[-1]} cannot change the skill 'good'" in err
+        assert "executor skills export good --to DIR" in err
 
 
 def test_a_skill_that_another_one_hides_is_no_problem(

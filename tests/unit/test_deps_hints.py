@@ -66,6 +66,27 @@ def test_a_hint_names_the_skill_and_its_commands() -> None:
     assert "executor deps lock SKILL" in found
 
 
+@pytest.mark.parametrize(
+    ("line", "unlocked", "said"),
+    [
+        (
+            "ModuleNotFoundError: No module named 'cv2'",
+            {"opencv-python-headless"},
+            "'opencv-python-headless'",
+        ),
+        ("ERROR: No matching distribution found for My_Pkg", {"my-pkg"}, "'my-pkg'"),
+        ("Error: Cannot find module '@scope/name/sub'", {"@scope/name"}, "'@scope/name'"),
+        ("/usr/bin/python3: No module named pip", {"numpy"}, "What"),
+    ],
+)
+def test_what_is_declared_and_not_locked_is_to_be_locked(line: str, unlocked: set[str], said: str) -> None:
+    (found,) = hints(b"", line.encode(), "plots", unlocked=unlocked)
+    assert f"{said} is declared" in found and "Declare" not in found
+    assert found.endswith(" not locked: executor deps lock plots && executor deps build plots")
+    (found,) = hints(b"", line.encode(), "plots", unlocked={"other"} if said != "What" else ())
+    assert "Declare " in found
+
+
 def test_hostile_output_gives_few_and_plain_hints() -> None:
     many = "\n".join(f"ModuleNotFoundError: No module named 'p{number}'" for number in range(1000))
     assert len(hints(b"", many.encode())) == MAX_HINTS

@@ -624,7 +624,7 @@ def test_rules_can_be_ignored_but_not_unknown_ones(tmp_path: Path) -> None:
 def test_a_root_without_skills_is_an_error_and_not_a_success(tmp_path: Path) -> None:
     with pytest.raises(SkillNotFoundError, match="there is no skill in"):
         lint.lint([str(tmp_path)])
-    with pytest.raises(BadPathError, match="is not a folder"):
+    with pytest.raises(BadPathError, match="there is nothing at"):
         lint.lint([str(tmp_path / "nothing")])
 
 

@@ -151,15 +151,20 @@ def test_those_who_wait_are_served_in_the_order_in_which_they_came() -> None:
     run(work())
 
 
-def test_the_bound_holds_and_whoever_waits_too_long_is_told() -> None:
+def test_the_bound_holds_and_whoever_waits_too_long_is_told(caplog: pytest.LogCaptureFixture) -> None:
     async def work() -> None:
         inner = Nothing()
         pool = Pool(inner, SPEC, size=2, most=2, wait=0.05)
         await pool.check()
         await settle(pool)
         held = [await pool.start(SPEC) for _ in range(2)]
-        with pytest.raises(SandboxStartError, match=r"all 2 sandboxes that pool\.max allows were in use"):
-            await pool.start(SPEC)
+        full = "all 2 that pool.max allows are taken, 2 of them by sessions"
+        for _ in range(2):
+            with pytest.raises(SandboxStartError, match=r"pool\.max or pool\.wait") as caught:
+                await pool.start(SPEC)
+            assert caught.value.message == f"no sandbox came free in 0.05 s: {full}, 1 in line"
+        waited = f"a session waits for a sandbox: {full}, 1 in line"
+        assert [record.getMessage() for record in caplog.records] == [waited]  # not for each that waits
         await held[0].kill()
         again = await pool.start(SPEC)
         assert inner.most == 2

@@ -110,7 +110,7 @@ def test_a_session_goes_out_and_comes_in(sessions: Any, store: Store) -> None:
     keep(store, "s", FILES)
     status, out, err = sessions("export", "s")
     assert (status, out) == (0, "")
-    assert err.startswith("executor: 5 files of session s are in s.tar.gz (")
+    assert err.startswith("executor: session s is in s.tar.gz: 5 files, ")
     status, _, err = sessions("export", "s")
     assert status == 125 and "s.tar.gz exists already" in err and "--overwrite" in err
     about = json.loads(sessions("export", "s", "s.tar.gz", "--overwrite", "--json")[1])

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from executor.errors import BadRequestError
+from executor.executor import AsyncExecutor
 from executor.settings import SHOWN, load
 
 
@@ -18,9 +19,9 @@ from executor.settings import SHOWN, load
         (
             "RUNTIME",
             "docker",
-            "setting runtime: Input should be 'auto', 'container', 'local' or 'kubernetes'",
+            "setting runtime: Input should be 'auto', 'container' or 'local'",
         ),
-        ("LIMITS", "{memory: lots}", "setting limits.memory: Value error, cannot read 'lots' as a size"),
+        ("LIMITS", "{memory: lots}", "setting limits.memory: cannot read 'lots' as a size"),
         ("POOL", "[1]", "setting pool: Input should be a valid dictionary"),
     ],
 )
@@ -45,6 +46,12 @@ def test_a_wrong_argument_and_a_wrong_line_of_the_file_are_told_apart(tmp_path: 
     with pytest.raises(BadRequestError) as caught:
         load(environ=environ)
     assert f"EXECUTOR_CONFIG={file}. There are: runtime, image, " in caught.value.hint
+
+
+def test_a_wrong_argument_over_settings_is_named() -> None:
+    with pytest.raises(BadRequestError, match="'auto', 'container' or 'local' ") as caught:
+        AsyncExecutor(settings=load(environ={}), runtime="kubernetes")
+    assert caught.value.hint == "It comes from an argument."
 
 
 def test_a_long_wrong_value_is_cut() -> None:

@@ -18,6 +18,7 @@ from typing import Literal
 from executor.errors import BadPathError, SkillNotFoundError
 from executor.skills.document import MAX_BYTES
 from executor.skills.repository import MAX_DEPTH, MAX_FOLDERS, SKIPPED_FOLDERS
+from executor.skills.sources.roots import missing, nothing_at
 
 MAX_ENTRIES = 20_000  # of one skill, as when it is staged
 MAX_READ = 2 << 20  # bytes of a script that are looked at; the largest public one has 300 KB
@@ -126,9 +127,11 @@ def find(roots: Sequence[str]) -> list[SkillFolder]:
     found: dict[str, SkillFolder] = {}
     entered: set[tuple[int, int]] = set()
     for root in roots:
+        if missing([root]):
+            raise nothing_at([root])
         if not os.path.isdir(root):
             raise BadPathError(
-                f"{root!r} is not a folder", hint="Give a root with skills, or one skill's folder."
+                f"{root!r} is not a folder", hint="Give a folder with skills, or a skill's name."
             )
         queue = deque([(root, 0)])
         while queue and len(entered) < MAX_FOLDERS:

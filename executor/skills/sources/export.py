@@ -28,6 +28,8 @@ def export(skill: Skill, to: Path, *, overwrite: bool = False) -> Path:
     """
     as_file = to.suffix.lower() in (".zip", ".skill")
     target = to if as_file else to / folder_name(skill)
+    if not as_file and os.path.lexists(to) and not to.is_dir():
+        raise BadPathError(f"{to} is not a folder", hint="Give a folder, or a name that ends in .zip.")
     _check(target, overwrite)
     if as_file:
         write_file(target, zipped(skill), overwrite=overwrite)
@@ -56,7 +58,8 @@ def _check(target: Path, overwrite: bool) -> None:
 
 
 def _unwritable(target: Path, error: OSError) -> BadPathError:
-    return BadPathError(f"{target} cannot be written: {error.strerror}")
+    hint = "Give a folder, which is made if it is not there, or the name of a file."
+    return BadPathError(f"{target} cannot be written: {error.strerror}", hint=hint)
 
 
 def zipped(skill: Skill) -> bytes:

@@ -15,7 +15,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from executor.errors import ExecutorError, SkillSourceError
+from executor.errors import BadPathError, ExecutorError, SkillSourceError
 from executor.models import SourceLimits
 from executor.skills.sources.base import Listing, SkillSource
 from executor.skills.sources.directory import DirectorySource
@@ -73,6 +73,21 @@ def open_source(root: str, *, trusted: Sequence[Path] = (), limits: SourceLimits
 def shown(root: str) -> str:
     """The text of a root without a name and a password."""
     return re.sub(r"(?<=://)[^/@]*@", "", root)
+
+
+def missing(roots: Sequence[str]) -> list[str]:
+    """The roots that are paths at which there is nothing."""
+    return [root for root in roots if root and not scheme(root) and not os.path.lexists(_real(root))]
+
+
+def nothing_at(roots: Sequence[str]) -> BadPathError:
+    """What is said of missing roots, wherever they are met."""
+    names = ", ".join(repr(_real(root)) for root in roots)
+    return BadPathError(
+        f"there is nothing at {names}, where skills are to come from",
+        hint="Skills come from --skills (skills= in Python), else $SKILLS_ROOT, else ./skills: name a folder "
+        "or an archive that there is (docs/sources.md).",
+    )
 
 
 def _real(path: str) -> str:
