@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from html import escape
 from typing import Any
 
@@ -29,10 +30,16 @@ text { font: 12px system-ui, sans-serif; fill: #1f2328 }
 """
 
 
-def svg(report: dict[str, Any], facts: dict[str, Any]) -> str:
-    """The rows of ROWS that were measured, their systems from fast to slow, on a logarithmic scale."""
-    rows = [(name, report[name]["systems"]) for name in ROWS if name in report]
-    values = [found["median"] for _, systems in rows for found in systems.values() if found["median"] > 0]
+def svg(
+    report: dict[str, Any],
+    facts: dict[str, Any],
+    *,
+    rows: Sequence[str] = ROWS,
+    title: str = "What runs, starts and transfers cost",
+) -> str:
+    """Those of the rows that were measured, their systems from fast to slow, on a logarithmic scale."""
+    measured = [(name, report[name]["systems"]) for name in rows if name in report]
+    values = [found["median"] for _, systems in measured for found in systems.values() if found["median"] > 0]
     if not values:
         return '<svg xmlns="http://www.w3.org/2000/svg"/>\n'
     low = math.floor(math.log10(min(values)))
@@ -44,7 +51,7 @@ def svg(report: dict[str, Any], facts: dict[str, Any]) -> str:
 
     parts: list[str] = []
     y = 62
-    for name, systems in rows:
+    for name, systems in measured:
         parts.append(f'<text class="row" x="16" y="{y + 12}">{escape(name)}</text>')
         y += HEAD - 14
         for system, found in sorted(systems.items(), key=lambda pair: float(pair[1]["median"])):
@@ -70,7 +77,7 @@ def svg(report: dict[str, Any], facts: dict[str, Any]) -> str:
     )
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {y + 28}" width="{WIDTH}" role="img" '
-        f'aria-label="What runs, starts and transfers cost">\n<style>{STYLE}</style>\n'
-        '<text class="title" x="16" y="26">What runs, starts and transfers cost</text>\n'
+        f'aria-label="{escape(title)}">\n<style>{STYLE}</style>\n'
+        f'<text class="title" x="16" y="26">{escape(title)}</text>\n'
         f'<text class="note" x="16" y="44">{escape(note)}</text>\n' + "\n".join(grid + parts) + "\n</svg>\n"
     )

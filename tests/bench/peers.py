@@ -1,148 +1,272 @@
 """`make bench-peers`: the same jobs by other public packages, on the same engine with the same image.
 
-Each gets an environment of its own below the cache folder, filled by `pip` the first time, and a bounded
-time. One that cannot run here is left out with its reason. Ratios are to ours in the same run.
+Each package has an environment, an image and a process of its own (`packages.py`, `adapters.py`), and so have
+we. A round is one job of each system in turn, so that the machine's mood hits all alike. The table shows
+medians, the 10th to 90th percentile, and in brackets how many times ours. One that fails or hangs is ended
+with its containers, gets no more jobs, and is listed with what it said.
 
-    python -m tests.bench.peers [--rounds 15] [--only NAME] [--json FILE]
+    python -m tests.bench.peers [--rounds 15] [--only NAME] [--json FILE] [--svg FILE]
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
-import statistics
+import platform
+import select
+import signal
 import subprocess
 import sys
 import tempfile
 import time
-import venv
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
+from typing import Any
 
-import platformdirs
+from docker.errors import DockerException
 from rich.console import Console
 from rich.table import Table
 
-from executor import Executor, OutputLimits
-from executor.runtimes.container import DEFAULT_IMAGE
-from tests.bench.systems import TRUE, many
+from tests.bench import chart
+from tests.bench.adapters import Setup, brief
+from tests.bench.bench import brief as figure
+from tests.bench.bench import say, spread
+from tests.bench.packages import PACKAGES, Images, Skipped, compose, environment
+from tests.bench.systems import many
 
-PACKAGES = {
-    "llm-sandbox": ["llm-sandbox[docker]>=0.3,<0.4"],
-    "openai-agents": ["openai-agents>=0.20", "docker>=7,<8"],
-    "autogen-ext": ["autogen-ext[docker]>=0.7,<0.8", "autogen-core>=0.7,<0.8"],
-    "swe-rex": ["swe-rex>=1.4,<2"],
-}
-LEFT_OUT = {
-    "inspect-ai": "it starts sandboxes by `docker compose`, with an image and a compose file of its own",
-    "smolagents": "it builds an image with a Jupyter server, which needs a registry and an index",
-}
-EVERYTHING = OutputLimits(max_files=10_000)
-INSTALL, RUN = 300, 180  # seconds at most, for each
-JOBS = ("create to first result", "true", "python script", "put 1,000 files", "get 1,000 files")
-Times = dict[str, list[float]]
-
-
-class Skipped(Exception):
-    """Why a package was left out."""
+OURS = ("container", "local")
+CREATE, CLOSE = "create to first result", "close"
+RUNS = ("true", "python script")
+FILES = ("put 1,000 files", "get 1,000 files")
+JOBS = (CREATE, *RUNS, *FILES, CLOSE)
+SLOW = 3
+"""Rounds of the jobs that take long: starts, ends, files."""
+LIMITS = {"prepare": 60.0, CREATE: 120.0}
+LIMIT = 60.0  # seconds at most for any other job
+ADAPTERS = Path(__file__).with_name("adapters.py")
+TITLE = "The same jobs by other packages"
 
 
-def environment(name: str) -> Path:
-    """The Python of a package's environment, which is made if it is not there."""
-    folder = Path(platformdirs.user_cache_dir("executor-bench-peers")) / name
-    python = folder / "bin" / "python"
-    done = folder / "installed"
-    if done.exists():
-        return python
-    venv.create(folder, with_pip=True, clear=True)
-    command = [str(python), "-m", "pip", "install", "--quiet", *PACKAGES[name]]
-    run(command, INSTALL, "it cannot be installed")
-    done.touch()
-    return python
+class System:
+    """A process that does jobs in sandboxes of one package, and what they took."""
+
+    def __init__(self, name: str, command: Sequence[str], log: Path, variables: dict[str, str]) -> None:
+        self.name = name
+        self.times: dict[str, list[float]] = {}
+        self.version = ""
+        self.notes: list[str] = []
+        self.stopped = ""
+        """Why it gets no more jobs."""
+        self.clean: Callable[[], None] = lambda: None
+        """Ends what it leaves in the engine."""
+        self._log = log
+        self._came = b""
+        with open(log, "wb") as errors:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                env={**os.environ, **variables},
+                start_new_session=True,  # so that what it starts can be ended with it
+            )
+
+    def do(self, job: str, number: int = 0, *, count: bool = True) -> None:
+        """One job, bounded; not counted when it is the one that imports everything."""
+        if self.stopped:
+            return
+        try:
+            found = self._ask({"job": job, "number": number}, LIMITS.get(job, LIMIT))
+        except Skipped as why:
+            found = {"error": why}
+        self.notes = found.get("notes", self.notes)
+        self.version = found.get("version", self.version)
+        if "error" in found:
+            self.stopped = f"{job}: {found['error']}"
+            self.end()
+            self.clean()
+        elif "ms" in found and count:
+            self.times.setdefault(job, []).append(float(found["ms"]))
+
+    def _ask(self, request: dict[str, Any], seconds: float) -> dict[str, Any]:
+        assert self._process.stdin is not None and self._process.stdout is not None
+        out = self._process.stdout.fileno()
+        deadline = time.monotonic() + seconds
+        try:
+            self._process.stdin.write(json.dumps(request).encode() + b"\n")
+            self._process.stdin.flush()
+            while b"\n" not in self._came:
+                if not select.select([out], [], [], max(0.0, deadline - time.monotonic()))[0]:
+                    raise Skipped(f"no answer within {seconds:g} s")
+                piece = os.read(out, 1 << 16)
+                if not piece:
+                    raise Skipped(self._last_words())
+                self._came += piece
+        except BrokenPipeError:
+            raise Skipped(self._last_words()) from None
+        line, _, self._came = self._came.partition(b"\n")
+        found: dict[str, Any] = json.loads(line)
+        return found
+
+    def _last_words(self) -> str:
+        deadline = time.monotonic() + 5  # its end comes soon after the end of what it says
+        how = os.WEXITED | os.WNOHANG | os.WNOWAIT  # its number stays its own until `end`
+        while os.waitid(os.P_PID, self._process.pid, how) is None and time.monotonic() < deadline:
+            time.sleep(0.01)
+        self.end()
+        lines = self._log.read_text(errors="replace").splitlines()
+        said = brief(lines[-1]) if lines else "it said nothing"
+        return f"its process ended with status {self._process.returncode}: {said}"
+
+    def end(self) -> None:
+        """The process, and every process that it has started."""
+        if self._process.returncode is not None:  # its number may be another's by now
+            return
+        os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        for stream in (self._process.stdin, self._process.stdout):
+            assert stream is not None
+            with contextlib.suppress(BrokenPipeError):
+                stream.close()
 
 
-def run(command: list[str], seconds: int, what: str) -> str:
-    try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=seconds, stdin=subprocess.DEVNULL
-        )
-    except subprocess.TimeoutExpired:
-        raise Skipped(f"{what} within {seconds} s") from None
-    if done.returncode:
-        lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
-        raise Skipped(f"{what}: {lines[-1][:200] if lines else f'status {done.returncode}'}")
-    return done.stdout
+@contextlib.contextmanager
+def system(name: str, images: Images, folder: Path, work: Path) -> Iterator[System]:
+    """A package's process; Skipped when it cannot be had. Nothing of it is left afterwards."""
+    scratch = work / name
+    scratch.mkdir()
+    variables = {"TMPDIR": str(scratch)}
+    command = [sys.executable, "-m", "tests.bench.adapters"]
+    setup = Setup(name, "", str(folder))
+    with contextlib.ExitStack() as stack:
+        if name not in OURS:
+            stack.callback(images.remove, name)
+            try:
+                python = environment(name)
+                if PACKAGES[name].compose:
+                    variables |= compose(name, python)
+                setup.image = images.build(name, python)
+                setup.host_network = images.host_network
+            except DockerException as error:
+                raise Skipped(f"its image: {brief(str(error))}") from None
+            command = [str(python), str(ADAPTERS)]
+        made = System(name, [*command, json.dumps(asdict(setup))], work / f"{name}.log", variables)
+        stack.callback(made.end)
+        if name not in OURS:
+            made.clean = partial(images.end_containers, name)
+        yield made
 
 
-def peer(name: str, rounds: int, folder: Path) -> Times:
-    words = [name, DEFAULT_IMAGE, str(rounds), str(folder)]
-    adapters = Path(__file__).with_name("adapters.py")
-    said = run([str(environment(name)), str(adapters), *words], RUN, "it does not run here")
-    found: Times = json.loads(said.splitlines()[-1])
-    return found
+def measure(systems: Sequence[System], rounds: int) -> None:
+    """All jobs of all systems. The sandboxes of the last start are those in which the rest is done."""
+
+    def turn(*jobs: str, number: int = 0, count: bool = True) -> None:
+        for each in systems:
+            for job in jobs:
+                each.do(job, number, count=count)
+
+    turn("prepare", count=False)
+    for number in range(SLOW):
+        say(f"measuring: starts, {number + 1} of {SLOW}")
+        turn(CREATE, CLOSE, count=number > 0)
+    turn(CREATE)
+    for number in range(rounds + 1):
+        say(f"measuring: runs, {number} of {rounds}")
+        turn(*RUNS, count=number > 0)
+    for number in range(SLOW + 1):
+        say(f"measuring: files, {number} of {SLOW}")
+        turn(*FILES, number=number, count=number > 0)
+    turn(CLOSE)
 
 
-def ours(rounds: int, folder: Path) -> Times:
-    found: Times = {job: [] for job in JOBS}
-    with Executor(skills=[], runtime="container") as executor:
-        for _ in range(3):
-            began = time.perf_counter()
-            session = executor.session()
-            session.exec(TRUE)
-            found["create to first result"].append((time.perf_counter() - began) * 1000)
-            session.close()
-        with executor.session() as session:
-            works: dict[str, tuple[int, Callable[[], object]]] = {
-                "true": (rounds, partial(session.exec, ["true"])),
-                "python script": (rounds, partial(session.exec, ["python3", "-c", "print(sum(range(10)))"])),
-                "put 1,000 files": (3, partial(session.put, "work/many", folder)),
-                "get 1,000 files": (3, partial(session.collect, "work/many/**", limits=EVERYTHING)),
-            }
-            for job, (times, work) in works.items():
-                for _ in range(times):
-                    began = time.perf_counter()
-                    work()
-                    found[job].append((time.perf_counter() - began) * 1000)
-    return found
+def outcome(systems: Sequence[System], left_out: dict[str, str]) -> dict[str, Any]:
+    """What is written as JSON: rows as those of `bench.json`, and what is to be said of each system."""
+    rows: dict[str, dict[str, Any]] = {}
+    for job in JOBS:
+        found = {each.name: spread(each.times[job]) for each in systems if each.times.get(job)}
+        if found:
+            rows[job] = {"unit": "ms", "systems": found}
+    return {
+        "rows": rows,
+        "versions": {each.name: each.version for each in systems if each.version},
+        "notes": {each.name: each.notes for each in systems if each.notes},
+        "stopped": {each.name: each.stopped for each in systems if each.stopped and each.times},
+        "left_out": left_out
+        | {each.name: each.stopped for each in systems if each.stopped and not each.times},
+    }
+
+
+def show(report: dict[str, Any], console: Console) -> None:
+    rows, versions = report["rows"], report["versions"]
+    table = Table(
+        "ms", *JOBS, title="medians, in brackets: times ours; below them 10 % to 90 %", show_lines=True
+    )
+    names = dict.fromkeys(name for row in rows.values() for name in row["systems"])
+    for name in names:
+        cells = []
+        for job in JOBS:
+            systems = rows.get(job, {"systems": {}})["systems"]
+            if name not in systems:
+                cells.append("–")
+                continue
+            found = systems[name]
+            times = f" ({found['median'] / systems[OURS[0]]['median']:.1f})" if OURS[0] in systems else ""
+            cells.append(
+                f"{figure(found['median'])}{times}\n{figure(found['low'])} to {figure(found['high'])}"
+            )
+        table.add_row(f"{name}\n{versions.get(name, 'ours')}", *cells)
+    console.print(table)
+    for name, notes in report["notes"].items():
+        for note in notes:
+            console.print(f"{name}: {note}", markup=False, highlight=False)
+    for what in ("stopped", "left_out"):
+        for name, reason in report[what].items():
+            console.print(f"{what.replace('_', ' ')}: {name}: {reason}", markup=False, highlight=False)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--only", default="", help="packages whose name holds this text")
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--rounds", type=int, default=15, help="of each run; starts and files have 3")
+    parser.add_argument("--only", default="", help="packages whose name holds this text, beside ours")
+    parser.add_argument("--json", type=Path, help="write all figures to this file")
+    parser.add_argument("--svg", type=Path, help="write a chart of the medians to this file")
     options = parser.parse_args()
+    # Command lines and libraries look for an engine in different places; all are told the same.
     os.environ.setdefault("DOCKER_HOST", "unix:///var/run/docker.sock")
-    console = Console(width=130)
-    medians: dict[str, dict[str, float]] = {}
-    skipped = dict(LEFT_OUT)
-    with tempfile.TemporaryDirectory() as work:
-        folder = many(Path(work) / "many", 1000)
-        for name in ("ours (container)", *PACKAGES):
-            if options.only not in name and not name.startswith("ours"):
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # which removes what there is
+    left_out: dict[str, str] = {}
+    systems: list[System] = []
+    with contextlib.ExitStack() as stack:
+        try:
+            images = stack.enter_context(contextlib.closing(Images()))
+            facts: dict[str, Any] = {"engine": images.engine}
+        except DockerException as error:
+            print(f"no engine: {brief(str(error))}", file=sys.stderr)
+            return 1
+        work = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        folder = many(work / "many", 1000)
+        for name in (*OURS, *PACKAGES):
+            if name not in OURS and options.only not in name:
                 continue
-            print(f"measuring: {name}", file=sys.stderr, flush=True)
+            say(f"preparing: {name}")
             try:
-                ours_now = name.startswith("ours")
-                found = ours(options.rounds, folder) if ours_now else peer(name, options.rounds, folder)
+                systems.append(stack.enter_context(system(name, images, folder, work)))
             except Skipped as why:
-                skipped[name] = str(why)
-                continue
-            medians[name] = {job: statistics.median(times) for job, times in found.items() if times}
-    table = Table("ms", *JOBS, title="medians; in brackets: times ours")
-    base = medians["ours (container)"]
-    for name, jobs in medians.items():
-        cells = [f"{jobs[job]:,.1f} ({jobs[job] / base[job]:.1f})" if job in jobs else "–" for job in JOBS]
-        table.add_row(name, *cells)
-    console.print(table)
-    for name, reason in skipped.items():
-        console.print(f"left out: {name}: {reason}", markup=False)
+                left_out[name] = str(why)
+        measure(systems, options.rounds)
+    facts |= {"cpus": len(os.sched_getaffinity(0)), "kernel": platform.release()}
+    report = {**facts, **outcome(systems, left_out)}
+    show(report, Console(width=140))
     if options.json:
-        options.json.write_text(json.dumps({"milliseconds": medians, "left_out": skipped}, indent=1) + "\n")
+        options.json.write_text(json.dumps(report, indent=1) + "\n")
+    if options.svg:
+        options.svg.write_text(chart.svg(report["rows"], facts, rows=JOBS, title=TITLE))
     return 0
 
 
