@@ -14,14 +14,11 @@ any process of it could take the place of another. Nothing here waits for the sa
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import functools
 import inspect
 import json
 import logging
 import math
-import secrets
-import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
@@ -31,13 +28,14 @@ from typing import Any
 from executor import spans
 from executor.bridge import shell
 from executor.bridge.approvals import ApprovalRequest, Decision, PolicyRequest, decision, request_digest
-from executor.bridge.audit import AuditLog, digest, line, preview, strike
+from executor.bridge.audit import AuditLog, digest, line, preview, struck
 from executor.bridge.clock import Clock
 from executor.bridge.codes import BridgeError, PublicToolError
 from executor.bridge.egress import Egress, Note
 from executor.bridge.folder import HostFolder
 from executor.bridge.grant import VERDICTS, Grant, Verdict
 from executor.bridge.remote import RemoteFolder
+from executor.bridge.threads import in_thread
 from executor.bridge.tools import ToolContext, ToolSpec
 from executor.bridge.values import Values, collecting, marked
 from executor.channel.calls import CallRequest, CallTooLarge
@@ -55,6 +53,7 @@ CANCEL_GRACE = 0.5  # seconds that a cancelled handler has before it is left to 
 # Attempts, in multiples of what is allowed, after which a run is only hammering and loses its bridge.
 PATIENCE = 4
 MAX_RECORDS = 4096  # audit records of one run; more attempts are counted in its last record
+MAX_REPORTED = 16 << 10  # bytes that a tool may add to the record of one call
 MAX_SUMMARIES = 1000  # calls listed in a result
 REVOKED = "The run is over; its grant was revoked."
 
@@ -120,6 +119,8 @@ class RunBridge:
         self.changed = asyncio.Event()
         """Set when a call begins to wait for a decision."""
         self.revoked: str | None = None
+        self.warnings: list[str] = []
+        """What the run's result is to say."""
         self.largest = max(grant.limits.argument, grant.limits.result if script else 0)
         """Bytes of the largest request."""
         self._audit = audit
@@ -193,9 +194,8 @@ class RunBridge:
         if self._egress is not None:
             self._egress.revoke()
         self.changed.set()
-        self._audit.record(
+        self._keep(
             {
-                **self._who(),
                 "event": "run",
                 "user": self.grant.user,
                 "ended": why,
@@ -242,9 +242,8 @@ class RunBridge:
         if self._records >= MAX_RECORDS:
             return
         self._records += 1
-        self._audit.record(
+        self._keep(
             {
-                **self._who(),
                 "event": "network",
                 "user": self.grant.user,
                 "method": note.method,
@@ -304,6 +303,9 @@ class RunBridge:
                     outcome = BridgeError("REVOKED", REVOKED)
                 else:
                     outcome = BridgeError("CANCELLED", "The caller gave up.")
+            except Exception as error:  # a fault of ours costs neither its record nor its place
+                log.error("call %s failed inside the bridge: %s", call_id, traced(error))
+                outcome = BridgeError("IO", f"The call failed ({call_id}).")
             code = outcome.code if isinstance(outcome, BridgeError) else "ok"
             span.say(method=note.method[:80], tool=note.tool, result=code)
         ended = time.monotonic()
@@ -418,8 +420,8 @@ class RunBridge:
         method, params, timeout = body.get("method"), body.get("params", {}), body.get("timeout_ms")
         if not isinstance(method, str) or not isinstance(params, dict):
             raise BridgeError("PROTOCOL", "The request has no method, or params that are no object.")
-        if timeout is not None and (type(timeout) not in (int, float) or timeout <= 0):
-            raise BridgeError("PROTOCOL", "timeout_ms is not a positive number.")
+        if timeout is not None and (type(timeout) not in (int, float) or not 0 < timeout < 1 << 53):
+            raise BridgeError("PROTOCOL", "timeout_ms is not a number of milliseconds.")
         return method, params, None if timeout is None else timeout / 1000
 
     # -- tools --
@@ -469,7 +471,7 @@ class RunBridge:
         cap = min(spec.max_result, self.grant.limits.result)
         if len(text.encode("utf-8")) > cap:
             if spec.overflow == "file":
-                text = strike(text, self.grant.secrets)
+                text = dump(struck(json.loads(text), self.grant.secrets))
                 return await self._values().put("result.json", text.encode(), number)
             raise BridgeError(
                 "VALUE_TOO_LARGE",
@@ -614,9 +616,8 @@ class RunBridge:
         if work.cancelled():
             return
         failed = work.exception() is not None
-        self._audit.record(
+        self._keep(
             {
-                **self._who(),
                 "event": "completed_after_revoke",
                 "call_id": call_id,
                 "tool": tool,
@@ -653,7 +654,7 @@ class RunBridge:
             else:
                 self._folder = HostFolder(str(root), most=most, entries=entries)
         folder = self._folder
-        work = _in_thread(lambda: folder.do(action, params))
+        work = in_thread(lambda: folder.do(action, params))
         if writes:
             self._effects.add(work)
             work.add_done_callback(self._effects.discard)
@@ -680,18 +681,21 @@ class RunBridge:
         self, request: CallRequest, outcome: Any, call_id: str, note: _Record | None, *, ms: int = 0
     ) -> bytes:
         """The bytes of an answer. BridgeError when the value cannot be sent."""
-        failed = isinstance(outcome, BridgeError)
+        failed, secrets = isinstance(outcome, BridgeError), self.grant.secrets
         if not failed:
             try:
                 text = dump(outcome)
+                # Not in the JSON text: of a number there would be left what is no JSON.
+                outcome = struck(json.loads(text), secrets) if secrets else outcome
             except (TypeError, ValueError, RecursionError):
                 raise BridgeError("TOOL_OUTPUT_INVALID", "The result is not JSON.") from None
-            outcome = json.loads(strike(text, self.grant.secrets)) if self.grant.secrets else outcome
+        else:
+            outcome.message = struck(outcome.message, secrets)
+            outcome.details = struck(outcome.details, secrets)
         if request.form == "shell":
             return shell.render(note.command if note is not None else None, outcome)
         if failed:
-            body = {"ok": False, "error": outcome.body(), "call_id": call_id, "ms": ms}
-            return strike(dump(body), self.grant.secrets).encode()
+            return dump({"ok": False, "error": outcome.body(), "call_id": call_id, "ms": ms}).encode()
         payload = dump({"ok": True, "value": outcome, "call_id": call_id, "ms": ms}).encode()
         cap = self.grant.limits.result + 4096
         if len(payload) > cap:
@@ -700,9 +704,10 @@ class RunBridge:
             )
         return payload
 
-    def _who(self) -> dict[str, Any]:
+    def _keep(self, fields: dict[str, Any]) -> None:
+        """Add to the audit. What cannot be recorded is the last that the run was allowed to do."""
         who = self.subject
-        return {
+        about = {
             "run_id": who.run_id,
             "session": who.session_id,
             "skill": who.skill,
@@ -710,6 +715,14 @@ class RunBridge:
             "script": who.script,
             "script_sha256": who.script_sha256,
         }
+        try:
+            self._audit.record({**about, **fields})
+        except (OSError, ValueError) as error:
+            why = f"the audit cannot be written: {error.strerror if isinstance(error, OSError) else error}"
+            log.error("%s; run %s is not recorded: %s", why, who.run_id, fields)
+            if not self.warnings:
+                self.warnings.append(f"{why}; the run lost its grant")
+            self.revoke(why)
 
     def _record(
         self, call_id: str, note: _Record, outcome: Any, payload: bytes, began: float, ended: float
@@ -721,9 +734,8 @@ class RunBridge:
         if failed and note.decision == "allow" and outcome.code not in ("TOOL_FAILED", "TOOL_TIMEOUT"):
             note.decision = "deny"
         held = self.grant.secrets
-        self._audit.record(
+        self._keep(
             {
-                **self._who(),
                 "event": "call",
                 "call_id": call_id,
                 "user": self.grant.user,
@@ -740,7 +752,7 @@ class RunBridge:
                 "bytes_out": len(payload),
                 "queued_ms": int((note.started - began) * 1000),
                 "exec_ms": int((ended - note.started) * 1000),
-                **({"extra": json.loads(strike(dump(note.extra), held))} if note.extra else {}),
+                **({"extra": _reported(note.extra, held)} if note.extra else {}),
             }
         )
 
@@ -773,6 +785,17 @@ def dump(value: Any, default: Callable[[Any], Any] | None = None) -> str:
     return text
 
 
+def _reported(fields: dict[str, Any], secrets: tuple[str, ...]) -> Any:
+    """What a tool says of a call, for the audit."""
+    try:
+        text = dump(fields, str)
+        if len(text) > MAX_REPORTED:
+            return {"left_out": f"{len(text):,} characters"}
+        return struck(json.loads(text), secrets)
+    except (TypeError, ValueError, RecursionError):
+        return {"left_out": "it is not JSON"}
+
+
 async def _needs_approval(spec: ToolSpec, value: Any) -> bool:
     if isinstance(spec.approval, str):
         return spec.approval == "always"
@@ -789,39 +812,4 @@ def _start(spec: ToolSpec, value: Any, context: ToolContext) -> asyncio.Future[A
     handler = spec.handler
     if inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(type(handler).__call__):
         return asyncio.get_running_loop().create_task(handler(value, context))
-    return _in_thread(lambda: handler(value, context))
-
-
-class _ThreadFuture(asyncio.Future[Any]):
-    """A thread's result. It cannot be cancelled, and says so: its end is still seen."""
-
-    def cancel(self, msg: Any = None) -> bool:
-        return False
-
-
-def _in_thread(work: Callable[[], Any]) -> asyncio.Future[Any]:
-    """Run in a thread of its own, which a stuck handler may keep for ever without stopping this process."""
-    loop = asyncio.get_running_loop()
-    future = _ThreadFuture(loop=loop)
-    future.add_done_callback(lambda done: done.exception())  # seen, also when nobody waits any more
-    context = contextvars.copy_context()
-
-    def settle(result: Any, error: BaseException | None) -> None:
-        if error is not None:
-            future.set_exception(error)
-        else:
-            future.set_result(result)
-
-    def run() -> None:
-        result, error = None, None
-        try:
-            result = context.run(work)
-        except BaseException as caught:
-            error = RuntimeError("the handler stopped") if isinstance(caught, StopIteration) else caught
-        try:
-            loop.call_soon_threadsafe(settle, result, error)
-        except RuntimeError:
-            pass  # the loop has ended: nobody waits any more
-
-    threading.Thread(target=run, name="tool-" + secrets.token_hex(3), daemon=True).start()
-    return future
+    return in_thread(lambda: handler(value, context))

@@ -255,6 +255,10 @@ class Egress:
         except Refusal as refusal:
             raise Failure(403, "DENIED", str(refusal)) from None
         note.rule = passage.rule
+        for name, _ in request.fields if passage.narrow else ():
+            if http1.known_as(name) in http1.OTHERWISE:
+                why = f"{name.decode()} asks for more than the method and the path that are allowed"
+                raise Failure(403, "DENIED", why)
         fields = await self._fields(request, host, passage, note)
         origin = await self._open(host, passage, note)
         try:
@@ -268,14 +272,14 @@ class Egress:
         note.secrets = [
             secret for value in inject.values() for secret in {value, *value.split()} if len(secret) >= SECRET
         ]
-        added = {name.lower().encode() for name in inject}
+        added = {http1.known_as(name.encode()) for name in inject}
         if inject:
             added.add(b"accept-encoding")  # what is compressed cannot be looked through
         shown = f"[{host}]" if ":" in host else host
         default = 443 if passage.tls else 80
         target = shown if passage.port == default else f"{shown}:{passage.port}"
         fields = [(b"Host", target.encode())]
-        fields += [(name, value) for name, value in request.fields if name.lower() not in added]
+        fields += [(name, value) for name, value in request.fields if http1.known_as(name) not in added]
         fields += [(name.encode(), value.encode("latin-1")) for name, value in inject.items()]
         if inject:
             fields.append((b"Accept-Encoding", b"identity"))

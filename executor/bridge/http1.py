@@ -30,6 +30,11 @@ HOP_BY_HOP = {
     *(b"te", b"trailer", b"transfer-encoding", b"upgrade", b"expect", b"host", b"content-length"),
     *(b"http2-settings", b"proxy-status"),
 }
+# With these many servers take another method or path than the one in the first line.
+OTHERWISE = {
+    *(b"x-http-method-override", b"x-http-method", b"x-method-override", b"x-original-method"),
+    *(b"x-original-url", b"x-original-uri", b"x-rewrite-url", b"x-forwarded-uri", b"x-forwarded-prefix"),
+}
 
 Read = Callable[[], Awaitable[bytes]]
 Fields = list[tuple[bytes, bytes]]
@@ -230,6 +235,11 @@ def parse_answer(head: bytes, method: str) -> Answer:
     return Answer(number, reason, _passed_on(found), None if chunked else length, chunked)
 
 
+def known_as(name: bytes) -> bytes:
+    """A header's name as the most lenient server takes it: for some `_` is a `-`."""
+    return name.lower().replace(b"_", b"-")
+
+
 def write_head(first: bytes, fields: Fields) -> bytes:
     """A head for the wire."""
     return b"".join([first, b"\r\n", *(name + b": " + value + b"\r\n" for name, value in fields), b"\r\n"])
@@ -278,13 +288,13 @@ def _framing(found: Fields) -> tuple[int | None, bool]:
 def _passed_on(found: Fields) -> Fields:
     """Without what concerns one connection, and without what Connection says does."""
     named = {
-        word.strip().lower()
+        known_as(word.strip())
         for name, value in found
         if name.lower() == b"connection"
         for word in value.split(b",")
     }
     dropped = HOP_BY_HOP | named
-    return [(name, value) for name, value in found if name.lower() not in dropped]
+    return [(name, value) for name, value in found if known_as(name) not in dropped]
 
 
 def absolute(target: str) -> tuple[str, int, str]:

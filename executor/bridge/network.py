@@ -21,6 +21,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from executor.bridge.threads import in_thread
 from executor.errors import GrantError
 
 Credential = str | Callable[[], str | Awaitable[str]]
@@ -208,6 +209,8 @@ class Passage:
     inject: Mapping[str, Credential]
     rule: str
     """Hosts of the rules, for the audit."""
+    narrow: bool = False
+    """Not every method or path is allowed."""
 
 
 class Refusal(Exception):
@@ -278,7 +281,8 @@ class NetworkPolicy:
         inject: dict[str, Credential] = {}
         for rule in reversed(rules):
             inject.update(rule.inject)
-        return Passage(found, bool(upgrading), inject, " & ".join(rule.host for rule in rules))
+        narrow = any(rule.methods is not None or rule.paths is not None for rule in rules)
+        return Passage(found, bool(upgrading), inject, " & ".join(rule.host for rule in rules), narrow)
 
     def carries_requests(self, host: str, port: int) -> bool:
         """Whether a tunnel may carry requests that are looked into: some clients tunnel `http://` too."""
@@ -316,8 +320,9 @@ class NetworkPolicy:
             answer = self.resolve(host)
             found = [str(item) for item in (await answer if isinstance(answer, Awaitable) else answer)]
         else:
-            loop = asyncio.get_running_loop()
-            listed = await loop.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+            # A name's own servers decide how long this takes.
+            looking = in_thread(lambda: socket.getaddrinfo(host, None, type=socket.SOCK_STREAM))
+            listed = await asyncio.shield(looking)
             found = list(dict.fromkeys(str(item[4][0]) for item in listed))
         if not found:
             raise OSError("the name has no address")

@@ -38,6 +38,8 @@ class Schema:
                 found.append(problem)
         except RecursionError:
             found.append({"path": "", "rule": "depth"})
+        except OverflowError:  # an integer that no float can hold
+            found.append({"path": "", "rule": "range"})
         return found
 
 
@@ -64,20 +66,38 @@ def _compile(schema: Any, what: str) -> Any:
         raise GrantError(f"the schema of {what} is not valid at {where}: {error.message}") from None
     from referencing import Registry
 
-    return kind(schema, registry=Registry())  # a registry that fetches nothing
+    checked = validators.extend(kind, {"uniqueItems": _unique})
+    return checked(schema, registry=Registry())  # a registry that fetches nothing
+
+
+def _unique(validator: Any, wanted: Any, items: Any, _schema: Any) -> Iterator[Any]:
+    """The library compares what cannot be sorted each with each: a list of a script would take minutes."""
+    if wanted and validator.is_type(items, "array") and len({_identity(item) for item in items}) < len(items):
+        yield _library().ValidationError(f"{items!r} has non-unique elements")
+
+
+def _identity(value: Any) -> Any:
+    """Equal for what JSON Schema takes for equal, and of no other use."""
+    if isinstance(value, dict):
+        return dict, frozenset((key, _identity(item)) for key, item in value.items())
+    if isinstance(value, list):
+        return list, tuple(map(_identity, value))
+    return (bool, value) if isinstance(value, bool) else value
 
 
 @functools.cache
 def _library() -> Any:
     """Imported when the first tool is made: it costs more than the rest of this package."""
     import jsonschema
-    from jsonschema.validators import validator_for
+    from jsonschema.validators import extend, validator_for
 
     class Library:
         Draft202012Validator = jsonschema.Draft202012Validator
         SchemaError = jsonschema.SchemaError
+        ValidationError = jsonschema.ValidationError
 
     Library.validator_for = staticmethod(validator_for)  # type: ignore[attr-defined]
+    Library.extend = staticmethod(extend)  # type: ignore[attr-defined]
     return Library
 
 

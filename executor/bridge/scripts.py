@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from typing import TYPE_CHECKING, Any, Literal
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 Style = Literal["auto", "function", "cli"]
 MAX_SCRIPT = 4 << 20  # bytes of a script
+# Bytes of Python that are parsed here. A hostile text of 256 KiB takes CPython 7 s in which nothing else of
+# this process runs, and one of 4 MiB gigabytes.
+MAX_PARSED = 64 << 10
 MAX_INPUT = 16 << 20  # bytes of the input as JSON
 LANGUAGES = {
     ".py": "python",
@@ -153,7 +156,15 @@ def plan(path: str, content: bytes, style: Style) -> Plan:
     language = check_path(path)
     flags: dict[str, str] = {}
     function = False
-    if language == "python":
+    if language == "python" and len(content) > MAX_PARSED:
+        said = _RUN_LINE.search(content)
+        if said and style == "auto":
+            raise BadRequestError(
+                f"{path!r} is too long to tell whether it is a function: {len(content):,} bytes",
+                hint="Say it: style='function', or style='cli' for a program.",
+            )
+        flags["SKILL_SCRIPT_ASYNC"] = "1" if said and said[1] else "0"
+    elif language == "python":
         found = python_run(content)
         function = found is not None
         flags["SKILL_SCRIPT_ASYNC"] = "1" if isinstance(found, ast.AsyncFunctionDef) else "0"
@@ -222,9 +233,12 @@ def result(found: ExecResult, plan: Plan, bridge: RunBridge) -> ScriptResult:
 # -- Python -------------------------------------------------------------------------------------------
 
 
+_RUN_LINE = re.compile(rb"^(async[ \t]+)?def[ \t]+run\b", re.MULTILINE)
+
+
 def python_run(content: bytes) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
     """The top-level `run(input, ctx)` of a script, or None when it is a program."""
-    if len(content) > MAX_SCRIPT:
+    if len(content) > MAX_PARSED:
         return None
     try:
         tree = ast.parse(content)
@@ -279,48 +293,41 @@ def node_exports(content: bytes, *, commonjs: bool) -> Literal["module", "common
     """
     if len(content) > MAX_SCRIPT:
         return None
-    found = tokens(content.decode("utf-8", "replace"))
-    flat = [text for _, text, _ in found]
-    texts = [text for _, text, depth in found if not depth]
-    if not commonjs:
-        for index, text in enumerate(texts):
-            if text == "export" and (index == 0 or texts[index - 1] != "."):
-                following = texts[index + 1 : index + 2]
-                if following == ["default"]:
-                    return "module"
-    if not commonjs and _sequence(flat, ("export", "{")) and _exported_default(flat):
+    module = asks_main = assigned = listing = False
+    other = ""
+    last, top = _NONE, _NONE  # the latest four tokens, of all and of those outside of brackets
+    for _, text, depth in tokens(content.decode("utf-8", "replace")):
+        last = (*last[1:], text)
+        if last[2:] == ("export", "{"):
+            listing = True
+        elif text == "}":
+            listing = False
+        elif listing and last[2:] == ("as", "default"):
+            module = True
+        asks_main = asks_main or last[1:] == ("require", ".", "main")
+        if depth:
+            continue
+        top = (*top[1:], text)
+        module = module or (top[2:] == ("export", "default") and top[1] != ".")
+        other = text if text in ("import", "export") else other
+        assigned = assigned or top in _ASSIGNED
+    if module and not commonjs:
         return "module"
-    if any(text in ("import", "export") for text in texts) and not commonjs:
+    if asks_main or (other and not commonjs):
         return None
-    if _sequence(flat, ("require", ".", "main")):
-        return None
-    assigned = (("module", ".", "exports", "="), ("exports", ".", "default", "="))
-    return "commonjs" if any(_sequence(texts, words) for words in assigned) else None
+    return "commonjs" if assigned else None
 
 
-def _sequence(texts: Sequence[str], wanted: tuple[str, ...]) -> bool:
-    size = len(wanted)
-    return any(tuple(texts[at : at + size]) == wanted for at in range(len(texts) - size + 1))
+_NONE = ("", "", "", "")
+_ASSIGNED = (("module", ".", "exports", "="), ("exports", ".", "default", "="))
 
 
-def _exported_default(texts: Sequence[str]) -> bool:
-    """Whether some `export { … as default }` is there."""
-    for index, text in enumerate(texts):
-        if text == "export" and texts[index + 1 : index + 2] == ["{"]:
-            for at in range(index + 2, len(texts)):
-                if texts[at] == "}":
-                    break
-                if texts[at] == "default" and texts[at - 1] == "as":
-                    return True
-    return False
-
-
-def tokens(text: str) -> list[tuple[str, str, int]]:
+def tokens(text: str) -> Iterator[tuple[str, str, int]]:
     """(kind, text, depth of brackets) of a script's tokens, without comments and the insides of literals.
 
     Kinds: `word`, `mark`, `literal`. What it cannot make sense of it takes for one mark.
     """
-    found: list[tuple[str, str, int]] = []
+    before = ("", "")  # kind and text of the latest one
     depth, at, size = 0, 0, len(text)
     templates: list[int] = []  # depth at which a `${` was opened
     if text.startswith("#!"):
@@ -336,40 +343,37 @@ def tokens(text: str) -> list[tuple[str, str, int]]:
             end = text.find("*/", at + 2)
             at = size if end < 0 else end + 2
         elif match := _WORD.match(text, at) or _NUMBER.match(text, at):
-            found.append(("word", match[0], depth))
+            yield (*(before := ("word", match[0])), depth)
             at = match.end()
         elif here in "'\"":
             at = _string_end(text, at)
-            found.append(("literal", here, depth))
+            yield (*(before := ("literal", here)), depth)
         elif here == "`" or (here == "}" and templates and templates[-1] == depth):
             if here == "}":
                 templates.pop()
                 depth -= 1
             at, opened = _template_end(text, at + 1)
-            found.append(("literal", "`", depth))
+            yield (*(before := ("literal", "`")), depth)
             if opened:
                 depth += 1
                 templates.append(depth)
-        elif here == "/" and _regex_may_begin(found):
+        elif here == "/" and _regex_may_begin(*before):
             at = _regex_end(text, at)
-            found.append(("literal", "/", depth))
+            yield (*(before := ("literal", "/")), depth)
         else:
             if here in ")]}":
                 depth = max(0, depth - 1)
-            found.append(("mark", here, depth))
+            yield (*(before := ("mark", here)), depth)
             if here in "([{":
                 depth += 1
             at += 1
-    return found
 
 
-def _regex_may_begin(found: list[tuple[str, str, int]]) -> bool:
-    if not found:
-        return True
-    kind, text, _ = found[-1]
+def _regex_may_begin(kind: str, text: str) -> bool:
+    """`kind` and `text` are of the token before."""
     if kind == "word":
         return text in _BEFORE_REGEX
-    return kind == "mark" and text not in ")]}"
+    return not kind or (kind == "mark" and text not in ")]}")
 
 
 def _string_end(text: str, at: int) -> int:

@@ -34,6 +34,9 @@ class CallTooLarge(Exception):
 class Bridge(Protocol):
     """What a run needs to have calls: see `executor.bridge`."""
 
+    warnings: list[str]
+    """What the run's result is to say."""
+
     def begin(self, timeout: float | None, hold: Callable[[bool, bool], None]) -> None:
         """The run has started; `hold` is `RunHandle.hold`."""
 

@@ -16,6 +16,7 @@ from executor.errors import BadPathError, ExecutorError, ProtocolError, SandboxE
 from executor.guest import records, wire
 
 MAX_ENTRIES = 300_000  # above the inodes that any sandbox of ours has
+MAX_NAMES = 256 << 20  # bytes of all their paths
 
 
 class Entry(NamedTuple):
@@ -126,6 +127,7 @@ class ListingReader:
         self._left = list(reversed(asked))
         self._root = b""
         self._prefix = b""
+        self._names = 0
         self.listing = Listing([], {})
 
     def item(self, item: Any) -> None:
@@ -148,6 +150,9 @@ class ListingReader:
             raise ProtocolError("the guest listed a file outside the folder")
         if len(self.listing.entries) >= MAX_ENTRIES:
             raise ProtocolError(f"the guest listed more than {MAX_ENTRIES:,} entries")
+        self._names += len(item.name)
+        if self._names > MAX_NAMES:
+            raise ProtocolError(f"the guest listed more than {MAX_NAMES >> 20} MiB of names")
         check_absolute(item.name)
         if item.size >= 1 << 62 or item.mtime_ns >= 1 << 63:
             raise ProtocolError("the guest listed an impossible size or time")

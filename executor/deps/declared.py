@@ -26,6 +26,10 @@ from executor.skills.packages import NODE_MODULES, PYTHON_MODULES, PYTHON_PACKAG
 MAX_FILE = 1 << 20
 MAX_FILES = 2_000
 MAX_TOTAL = 32 << 20  # bytes of all these files
+# Bytes of Python that are parsed for guesses, of a file and of all of them: a hostile text of 64 KiB takes a
+# second, and the time grows with the square of its length.
+MAX_PARSED = 64 << 10
+MAX_PARSED_TOTAL = 4 << 20
 MAX_WANTED = 1_000  # of each list; a skill with more than that is after something else
 MAX_LEVELS = 4
 MAX_CHAIN = 100  # files that one requirements file leads to with -r and -c
@@ -441,10 +445,15 @@ def _prose(item: str, where: str, found: Declared) -> None:
 def _guess_python(files: dict[str, bytes], found: Declared) -> None:
     local = {part.removesuffix(".py") for path in files for part in path.split("/")}
     seen = set()
+    left = MAX_PARSED_TOTAL
     for path, data in files.items():
         if path.endswith(".md"):
             _guess_from_text(path, data, found)
         if not path.endswith(".py"):
+            continue
+        left -= len(data)
+        if len(data) > MAX_PARSED or left < 0:
+            found.notes.append(f"{path} is not looked into for imports: it is too long")
             continue
         try:
             tree = ast.parse(data)

@@ -61,9 +61,10 @@ if TYPE_CHECKING:
 
     from executor.guest.wire import Event
 
+SET_PIPE_SIZE = 1031  # F_SETPIPE_SZ, which Python 3.9 has no name for
 MAX_GENERATIONS = 256  # between a process and its run's leader
-FULL_PIPE = 64 * 1024  # what a pipe holds unless it was asked to hold more
-WIDE_PIPE = 256 * 1024  # of the 64 MiB that a kernel lets the pipes of one user hold, root's aside
+PIPE, WIDE_PIPE = 1 << 16, 1 << 20  # bytes that the stream holds where it is a pipe
+WIDE = 2.0  # seconds for which it is wide: all pipes of a user may hold 64 MiB
 TASKS: Dict[str, Any] = {
     "put": PutTask,
     "get": GetTask,
@@ -94,7 +95,7 @@ class Agent:
         self.chores: List[Callable[[], None]] = []  # what is done while the host reads its answer
         self.unsent: Deque[Any] = deque()
         self.writing = False
-        self.narrow = {0, 1}  # ends of the stream that may be pipes of the usual size
+        self.wide = False
         self.lease = lease
         self.heard = time.monotonic()
         self.wake_read, self.wake_write = os.pipe()
@@ -170,8 +171,6 @@ class Agent:
         if not data:
             leave("")
         self.heard = time.monotonic()
-        if len(data) >= FULL_PIPE and 0 in self.narrow:
-            self.widen(0)
         for event in self.connection.receive(data):
             try:
                 self.dispatch(event)
@@ -189,7 +188,7 @@ class Agent:
             try:
                 size = os.writev(1, [self.unsent[i] for i in range(min(len(self.unsent), 512))])
             except BlockingIOError:
-                if 1 in self.narrow and self.widen(1):
+                if not self.wide and self.widen():
                     continue
                 if not self.writing:
                     self.writing = True
@@ -207,15 +206,28 @@ class Agent:
             self.writing = False
             self.unwatch(1)
 
-    def widen(self, fd: int) -> bool:
-        """A pipe of the stream was full: with more room in it, both ends wake up less often."""
-        import fcntl  # few sessions move that much
+    def widen(self) -> bool:
+        """Much is being sent: with more room in the pipe, both of its ends wake up less often."""
+        import fcntl  # which most sessions never need
 
-        self.narrow.discard(fd)
+        self.wide = True  # or cannot be: a socket, or the user's pipes hold enough
         try:
-            return fcntl.fcntl(fd, 1031, WIDE_PIPE) > FULL_PIPE  # F_SETPIPE_SZ
+            fcntl.fcntl(1, SET_PIPE_SIZE, WIDE_PIPE)
         except OSError:
-            return False  # a socket, or the user's pipes hold enough
+            return False
+        self.at(WIDE, self.narrow)
+        return True
+
+    def narrow(self) -> None:
+        import fcntl
+
+        try:
+            if self.files:
+                raise OSError("still sending")
+            fcntl.fcntl(1, SET_PIPE_SIZE, PIPE)
+            self.wide = False
+        except OSError:  # it holds more than that
+            self.at(WIDE, self.narrow)
 
     # -- frames --
 

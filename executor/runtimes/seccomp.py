@@ -83,7 +83,7 @@ ALLOWED: Final[Mapping[str, str]] = {
         llistxattr lremovexattr removexattr removexattrat""",
     "open files": """
         cachestat close close_range copy_file_range dup dup2 dup3 fadvise64 fallocate fchdir fchmod
-        fchown fcntl fdatasync flock fstat fstatfs fsync ftruncate getdents getdents64 lseek pipe
+        fchown fdatasync flock fstat fstatfs fsync ftruncate getdents getdents64 lseek pipe
         pipe2 pread64 preadv preadv2 pwrite64 pwritev pwritev2 read readahead readv sendfile splice
         sync sync_file_range syncfs tee vmsplice write writev""",
     "waiting for files": """
@@ -163,6 +163,9 @@ ARGUMENT_RULES: Final[Mapping[str, Rule]] = {
     "prctl": Unless(0, frozenset({22, 62})),
     # TIOCSTI and TIOCLINUX type into a terminal that others read; TIOCSETD loads line disciplines.
     "ioctl": Unless(1, frozenset({0x5412, 0x541C, 0x5423})),
+    # F_SETLEASE and F_SETDELEG: whoever opens or executes the file then, process 1 too, stands still in the
+    # kernel until the lease is given back, for up to 45 s.
+    "fcntl": Unless(1, frozenset({1024, 1040})),
 }
 """Calls that are allowed for some arguments; otherwise EPERM."""
 

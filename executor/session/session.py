@@ -438,7 +438,7 @@ class AsyncSession:
 
         path = file.path if file.path.startswith("skills/") else f"{layout.WORKSPACE}/{file.path}"
         await outputs.read_whole(channel, path, most_bytes=self._most_bytes, take=both)
-        if sha.hexdigest() != file.sha256:
+        if file.sha256 and sha.hexdigest() != file.sha256:
             raise BadPathError(f"{file.path!r} changed since it was collected", hint="Collect it again.")
 
     async def checkpoint(self) -> str:
@@ -624,7 +624,8 @@ class AsyncSession:
         except BadPathError as error:
             hint = f"{error.message}. Give its path in the skill, such as scripts/x.py."
             raise BadPathError(f"Script not found: {slug}/{path}", hint=hint) from None
-        plan = bridges.scripts.plan(path, content, style)
+        # A long one takes a while.
+        plan = await asyncio.to_thread(bridges.scripts.plan, path, content, style)
         sha = hashlib.sha256(content).hexdigest()
         bridge = self._bridge(spec.run_id, slug, grant or bridges.Grant(), script=path, script_sha256=sha)
         spec.on_output = on_output
@@ -931,6 +932,8 @@ class AsyncSession:
         kept = await self._keeper.after(handle) if self.durable else []
         result = self.blank(spec.run_id, "lost")
         result.warnings += kept
+        if spec.door is not None:
+            result.warnings += spec.door.bridge.warnings
         result.duration_ms = int((time.monotonic() - started) * 1000)
         reported = (report.stdout, report.stderr) if report is not None else (0, 0)
         for channel, name, claimed in zip(

@@ -6,6 +6,8 @@ two roots: nothing of the host is opened by a name that a model gave.
 
 from __future__ import annotations
 
+import io
+import itertools
 from collections.abc import Callable
 
 from executor.errors import BadPathError
@@ -76,16 +78,18 @@ async def workspace_read_file(desk: Desk, args: ReadFile) -> ToolResult:
 
 
 def _lines(desk: Desk, args: ReadFile, shown: str, kind: str, data: bytes, text: str) -> ToolResult:
-    lines = text.splitlines(keepends=True)
-    if args.start_line > max(1, len(lines)):
+    # Never all of them at once, which are half a gigabyte where each is short.
+    total = text.count("\n") + text.count("\r") - text.count("\r\n") + (text[-1:] not in ("", "\n", "\r"))
+    if args.start_line > max(1, total):
         raise RefusedError(
-            f"start_line={args.start_line} is behind the end of {shown}: it has {plural(len(lines), 'line')}",
+            f"start_line={args.start_line} is behind the end of {shown}: it has {plural(total, 'line')}",
             kind="BadRequestError",
         )
     taken: list[str] = []
     size = 0
     cut_line = False
-    for line in lines[args.start_line - 1 :][: args.max_lines]:
+    first = args.start_line - 1
+    for line in itertools.islice(io.StringIO(text, newline=""), first, first + args.max_lines):
         size += len(line.encode())
         if size > desk.options.read_bytes:
             if not taken:  # one line alone is too long: its beginning
@@ -94,7 +98,7 @@ def _lines(desk: Desk, args: ReadFile, shown: str, kind: str, data: bytes, text:
             break
         taken.append(line)
     last = args.start_line + len(taken) - 1
-    truncated = cut_line or args.start_line > 1 or last < len(lines)
+    truncated = cut_line or args.start_line > 1 or last < total
     content = printable("".join(taken))
     made = FileRead(
         path=shown,
@@ -103,14 +107,14 @@ def _lines(desk: Desk, args: ReadFile, shown: str, kind: str, data: bytes, text:
         content=content,
         start_line=args.start_line,
         lines=len(taken),
-        total_lines=len(lines),
+        total_lines=total,
         truncated=truncated,
     )
     note = ""
     if cut_line:
         note = f"\n[line {args.start_line} is cut at {desk.options.read_bytes} bytes]"
-    elif last < len(lines):
-        note = f"\n[lines {args.start_line} to {last} of {len(lines)}; go on with start_line={last + 1}]"
+    elif last < total:
+        note = f"\n[lines {args.start_line} to {last} of {total}; go on with start_line={last + 1}]"
     return ToolResult(content.removesuffix("\n") + note, made.model_dump(mode="json"))
 
 

@@ -21,6 +21,7 @@ import os
 import re
 import secrets
 import shutil
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,7 @@ MAX_BYTES = 64 << 20
 MAX_TOTAL_BYTES = 1 << 30
 MAX_NAME = 200  # bytes of a name; as a key it may grow
 _MAX_KEY = 200
+LEFT = 86400.0  # seconds after which what is half made is nobody's
 PINS = ".pins"  # no key begins with a dot
 
 _SAFE = re.compile(r"[A-Za-z0-9.-]")
@@ -106,6 +108,7 @@ class ArtifactStore:
         place.mkdir(parents=True, exist_ok=True, mode=0o700)
         making = place / f".new-{secrets.token_hex(8)}"
         making.mkdir(mode=0o700)
+        _remove_left(place)
         try:
             (making / "data").write_bytes(data)
             (making / "about.json").write_text(json.dumps(about), "utf-8")
@@ -149,10 +152,10 @@ class ArtifactStore:
             found = os.listdir(self._root)
         except FileNotFoundError:
             return []
-        folders = [entry for entry in found if entry != PINS and (self._root / entry).is_dir()]
         names = []
-        for folder in folders:
-            for about in sorted((self._root / folder).glob("*/about.json")):
+        for folder in found:
+            # What a killed process left half made is no version: its name begins with a dot.
+            for about in (self._root / folder).glob("[0-9]*/about.json") if folder != PINS else ():
                 names.append(json.loads(about.read_text("utf-8"))["name"])
                 break
         return sorted(names)
@@ -173,7 +176,7 @@ class ArtifactStore:
 
     def _held(self) -> int:
         total = 0
-        for data in self._root.glob("*/*/data"):
+        for data in self._root.glob("*/[0-9]*/data"):
             with contextlib.suppress(FileNotFoundError):
                 total += data.stat().st_size
         return total
@@ -191,6 +194,14 @@ class ArtifactStore:
         part = folder / f".new-{secrets.token_hex(8)}"
         part.write_text(json.dumps(pin), "utf-8")
         os.replace(part, folder / f"{key_of(place)}.json")
+
+
+def _remove_left(place: Path) -> None:
+    """What processes left that were killed while they saved, a day or longer ago."""
+    for left in place.glob(".new-*"):
+        with contextlib.suppress(OSError):
+            if time.time() - left.stat().st_mtime > LEFT:
+                shutil.rmtree(left)
 
 
 def _renamed(folder: Path, target: Path) -> bool:

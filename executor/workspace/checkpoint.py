@@ -33,6 +33,7 @@ KINDS = {records.REGULAR: "file", records.FOLDER: "folder", records.LINK: "link"
 # Kernels tell times by a tick of at most 10 ms: what is read so long after its time was seen cannot change
 # later and keep that time.
 TICK = 0.012
+LONGEST = 4096  # bytes of where a link leads
 DUE = 256  # snapshots that newer ones replaced, after which what they held is cleared away
 ROOTS = (layout.WORKSPACE.encode(), layout.SKILLS.encode())
 
@@ -327,6 +328,8 @@ class _Incoming:
     def add(self, data: bytes) -> None:
         if self.file is None:
             self.target += data
+            if len(self.target) > LONGEST:
+                raise SandboxError(f"no checkpoint was taken: {layout.shown(self.name)} is no link")
         else:
             self.sha.update(data)
             self.size += len(data)

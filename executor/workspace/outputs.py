@@ -18,9 +18,10 @@ from executor.errors import BadPathError, SandboxError
 from executor.guest import records
 from executor.models import OutputFile, OutputLimits
 from executor.workspace import globs, layout, mime
-from executor.workspace.text import printable_name, to_bytes, to_text
+from executor.workspace.text import plural, printable_name, to_bytes, to_text
 
 HEAD = 8192  # bytes that the MIME type is judged by
+READ = 2  # what one collection reads at most, in multiples of what fits on the disk: files may have two names
 ENOENT = 2
 # Why a path that exists is no file to read: errno → what it is.
 _REASONS = {
@@ -87,8 +88,10 @@ async def collect(
 ) -> Collection:
     """The files that match any pattern, sorted by path, each once.
 
-    `most_bytes` bounds one file (the session's disk). `shipped` gives the SHA-256 with which a file below
-    /skills was staged: unchanged ones are outputs only for a pattern that names the skills folder itself.
+    `most_bytes` bounds one file (the session's disk), and `READ` times as much all that is read: sparse files
+    may claim to be far more, and what does not fit is named and not read. `shipped` gives the SHA-256 with
+    which a file below /skills was staged: unchanged ones are outputs only for a pattern that names the skills
+    folder itself.
     """
     found = Collection()
     wanted = compile_patterns(patterns, skill=skill, run_id=run_id)
@@ -98,13 +101,57 @@ async def collect(
     def unasked(path: bytes) -> str | None:
         return None if any(glob.matches(path) for glob in named) else shipped(path)
 
-    paths = await _without_shipped(channel, sorted(matches), unasked, most_bytes)
+    paths = await _without_shipped(channel, matches, unasked, most_bytes)
     if len(paths) > limits.max_files:
         found.hit("max_files")
         found.warnings.append(f"{len(paths):,} files match; only the first {limits.max_files:,} are returned")
         paths = paths[: limits.max_files]
-    await _read(channel, paths, limits, most_bytes, found)
+    fitting = _fitting(paths, matches, most_bytes)
+    if left_out := len(paths) - len(fitting):
+        found.hit("max_total_bytes")
+        found.warnings.append(
+            f"{plural(left_out, 'file')} not read: all together they claim more than {READ} times the "
+            "session's disk (sparse files count with their full size)"
+        )
+    await _read(channel, fitting, limits, most_bytes, found)
+    if left_out:
+        found.files += [_unread(path, matches[path]) for path in paths if path not in fitting]
+        place = {layout.shown(path): number for number, path in enumerate(paths)}
+        found.files.sort(key=lambda file: place[file.path])
     return found
+
+
+def _fitting(paths: list[bytes], sizes: dict[bytes, int], most_bytes: int) -> dict[bytes, int]:
+    """Those of the paths that may all be read, with their sizes, the first ones first."""
+    room = READ * most_bytes
+    fitting = {}
+    for path in paths:
+        if sizes[path] <= room:
+            room -= sizes[path]
+            fitting[path] = sizes[path]
+    return fitting
+
+
+def _unread(path: bytes, size: int) -> OutputFile:
+    name = to_text(path).rpartition("/")[2]
+    kind = mime.guess(name, b"", 0)
+    return OutputFile(path=layout.shown(path), size=size, mime=kind, sha256="", truncated=True)
+
+
+class _Room:
+    """Files may grow after they were listed: how many bytes may still come of all of them."""
+
+    def __init__(self, most_bytes: int) -> None:
+        self.left = (READ + 1) * most_bytes
+
+    def take(self, data: bytes) -> bytes:
+        self.left -= len(data)
+        if self.left < 0:
+            raise SandboxError(
+                "the files grew without an end while they were collected",
+                hint="Collect when no run is under way.",
+            )
+        return data
 
 
 def _names_skills(pattern: str) -> bool:
@@ -147,12 +194,14 @@ async def _matches(channel: Channel, wanted: list[globs.Glob], found: Collection
 
 
 async def _without_shipped(
-    channel: Channel, paths: list[bytes], shipped: Callable[[bytes], str | None], most_bytes: int
+    channel: Channel, matches: dict[bytes, int], shipped: Callable[[bytes], str | None], most_bytes: int
 ) -> list[bytes]:
-    """Drop files that lie in a skill just as they came."""
-    suspects = [path for path in paths if shipped(path) is not None]
+    """The paths of the matches, sorted, without those of files that lie in a skill just as they came."""
+    paths = sorted(matches)
+    suspects = list(_fitting([path for path in paths if shipped(path) is not None], matches, most_bytes))
     if not suspects:
         return paths
+    room = _Room(most_bytes)
     same: set[bytes] = set()
     current: list[tuple[bytes, _Reading]] = []
 
@@ -166,14 +215,19 @@ async def _without_shipped(
             same.add(name)
 
     await channel.get_files(
-        suspects, limit=most_bytes, begin=begin, chunk=lambda data: current[-1][1].add(data), end=end
+        suspects,
+        limit=most_bytes,
+        begin=begin,
+        chunk=lambda data: current[-1][1].add(room.take(data)),
+        end=end,
     )
     return [path for path in paths if path not in same]
 
 
 async def _read(
-    channel: Channel, paths: list[bytes], limits: OutputLimits, most_bytes: int, found: Collection
+    channel: Channel, paths: dict[bytes, int], limits: OutputLimits, most_bytes: int, found: Collection
 ) -> None:
+    room = _Room(most_bytes)
     left = limits.max_total_bytes
     inline = limits.inline_bytes
     current: list[tuple[bytes, _Reading]] = []
@@ -200,7 +254,11 @@ async def _read(
 
     if paths:
         await channel.get_files(
-            paths, limit=most_bytes, begin=begin, chunk=lambda data: current[-1][1].add(data), end=end
+            list(paths),
+            limit=most_bytes,
+            begin=begin,
+            chunk=lambda data: current[-1][1].add(room.take(data)),
+            end=end,
         )
 
 

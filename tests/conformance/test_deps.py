@@ -505,6 +505,7 @@ QUADRATIC = {
     "install lines": {"a.md": "".join(f"pip install a{i}\n" for i in range(50_000))},
     "blanks after import": {"a.js": "import" + " " * 500_000 + "b\n"},
     "script blocks without an end": {"a.py": "# /// script\n" * 80_000},
+    "parts of a text": {"a.py": 'f"' + "{a}" * 300_000 + '"\n'},
     "blanks in a list": {"SKILL.md": FRONT.format(name="x", more=f"pip: 'a{' ' * 50_000}b'\n")},
 }
 

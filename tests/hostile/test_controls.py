@@ -57,10 +57,10 @@ FLIPS = {
     ("bwrap", "k01_syscalls.py"): """
         unshare-user unshare-user-mount clone-user clone3-user keyctl add_key ptrace process_vm_readv
         process_vm_writev name_to_handle_at personality-no-random personality-read-exec prlimit-other
-        setpriority-other setpriority-user sched-other ioprio-other ioctl-tiocsetd""",
+        setpriority-other setpriority-user sched-other ioprio-other ioctl-tiocsetd fcntl-setlease""",
     ("docker", "k01_syscalls.py"): """
         ptrace prlimit-other setpriority-other setpriority-user sched-other ioprio-other setgid-0
-        ioctl-tiocsetd""",
+        ioctl-tiocsetd fcntl-setlease""",
     ("bwrap", "k02_foreign.py"): "i386-getpid i386-unshare",
     ("docker", "k02_foreign.py"): "i386-getpid",
     ("bwrap", "k03_identity.py"): "seccomp host-name",

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import stat
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from executor.bridge.audit import PREVIEW, STRUCK, AuditLog, preview, strike, verify
+from executor.bridge.audit import PREVIEW, STRUCK, AuditLog, line, preview, strike, verify
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
@@ -75,6 +77,46 @@ def test_a_log_goes_on_after_a_restart_and_beside_others(tmp_path: Path) -> None
     assert verify(path)[0] == 153
 
 
+@pytest.fixture
+def tiny_disk(tmp_path: Path) -> Iterator[None]:
+    """Files of this process have room for 4 KiB."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_record_that_has_no_room_is_not_there_at_all(tmp_path: Path, tiny_disk: None) -> None:
+    path = tmp_path / "audit.jsonl"
+    log = AuditLog(path)
+    log.record({"n": 0})
+    size = path.stat().st_size
+    with pytest.raises(OSError):
+        log.record({"n": "x" * 5000})  # of which a part has room
+    assert path.stat().st_size == size
+    log.record({"n": 2})
+    assert verify(path) == (2, log.records[-1]["hash"])
+
+
+def test_a_record_that_a_killed_process_left_in_half_is_removed(tmp_path: Path) -> None:
+    path = tmp_path / "audit.jsonl"
+    log = AuditLog(path)
+    for number in range(3):
+        log.record({"n": number})
+    whole = path.read_bytes()
+    for torn in (b'{"ts":1', b"x" * 100_000):
+        path.write_bytes(whole + torn)
+        with pytest.raises(ValueError, match="breaks at line 4"):  # it is seen by who only looks
+            verify(path)
+        log.record({"by": "one that had it open"})
+        assert verify(path)[0] == 4
+        path.write_bytes(whole + torn)
+        assert AuditLog(path).record({"by": "another"})["seq"] == 3
+        assert verify(path)[0] == 4
+    path.write_bytes(b'{"ts":1')
+    assert AuditLog(path).record({})["seq"] == 0
+
+
 def test_in_memory_only_the_latest_stay() -> None:
     log = AuditLog()
     for number in range(1500):
@@ -109,6 +151,12 @@ def test_known_secrets_are_struck_however_they_are_written() -> None:
         assert json.loads(text) == {"a": f"x{STRUCK}y"}
     assert "hunter" not in preview({"a": "my hunter word"}, ("hunter",))
     assert "hunter" not in preview({"hunter": 1}, ("hunter",))
+
+
+@pytest.mark.parametrize("piece", ["-eyJ", "eyJaaaaaaaa.", "bearer  "])
+def test_a_text_is_not_read_once_for_each_beginning_in_it(piece: str) -> None:
+    """Or this would take minutes, in which the host's event loop stands still."""
+    assert len(line(piece * (100_000 // len(piece)))) == PREVIEW
 
 
 def test_previews_are_short_and_never_fail() -> None:

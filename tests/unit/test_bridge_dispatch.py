@@ -185,6 +185,7 @@ async def test_what_is_not_granted_is_not_found_whether_it_exists_or_not() -> No
         b'{"method":"tool.call","params":{},"timeout_ms":-1}',
         b'{"method":"tool.call","params":{},"timeout_ms":true}',
         b'{"method":"tool.call","params":{},"timeout_ms":"1"}',
+        b'{"method":"tool.call","params":{},"timeout_ms":1' + b"0" * 400 + b"}",
     ],
 )
 @going
@@ -195,6 +196,50 @@ async def test_malformed_requests_start_nothing_and_are_recorded(data: bytes) ->
     assert started == []
     assert [entry["result"] for entry in run.calls()] == ["PROTOCOL"]
     assert await run.call("add", {"a": 1, "b": 1}) == 2
+
+
+@going
+async def test_a_fault_of_the_bridge_costs_neither_a_place_nor_the_record() -> None:
+    def fails(value: Any) -> None:
+        raise AssertionError("a fault")
+
+    broken = handler(lambda value, context: None)
+    object.__setattr__(broken, "check_input", fails)
+    run = Run(Grant(tools=[broken, add], limits=BridgeLimits(rate=None, in_flight=1)))
+    for _ in range(3):
+        assert await run.call("t") == "IO"
+    assert await run.call("add", {"a": 1, "b": 2}) == 3
+    assert [entry["result"] for entry in run.calls()] == ["IO", "IO", "IO", "ok"]
+
+
+@going
+async def test_a_grant_ends_with_what_cannot_be_recorded() -> None:
+    run = Run(Grant(tools=[add], limits=LOOSE))
+    kept, full = run.audit.record, OSError(28, "No space left on device")
+
+    def record(fields: dict[str, Any]) -> dict[str, Any]:
+        if fields["event"] == "call" and len(run.calls()) == 2:
+            raise full
+        return kept(fields)
+
+    run.audit.record = record  # type: ignore[method-assign]
+    assert [await run.call("add", {"a": 1, "b": 2}) for _ in range(4)] == [3, 3, 3, "REVOKED"]
+    assert run.bridge.revoked
+    assert run.bridge.warnings == [
+        "the audit cannot be written: No space left on device; the run lost its grant"
+    ]
+
+
+@going
+async def test_what_a_tool_reports_is_bounded_and_json() -> None:
+    def reporting(what: Any) -> ToolSpec:
+        return handler(lambda value, context: context.report({"it": what}))
+
+    for what, kept in ((1, {"it": 1}), ("x" * 99_999, "characters"), (float("nan"), "not JSON")):
+        run = Run(Grant(tools=[reporting(what)], limits=LOOSE))
+        assert await run.call("t") is None
+        (entry,) = run.calls()
+        assert entry["extra"] == kept if isinstance(kept, dict) else kept in entry["extra"]["left_out"]
 
 
 @going
@@ -539,6 +584,37 @@ async def test_secrets_are_struck_from_results_and_the_audit() -> None:
     run = Run(Grant(tools=[handler(lambda value, ctx: {"a": ['see hun"ter2']})], secrets=('hun"ter2',)))
     assert await run.call("t", {"q": 'hun"ter2'}) == {"a": ["see [redacted]"]}
     assert "ter2" not in json.dumps(list(run.audit.records))
+
+
+@going
+async def test_a_secret_that_is_a_number_leaves_what_is_json() -> None:
+    """And not a call that is never answered."""
+    result = {"pin": 471147, "list": [1471147.5, "no 471147!", 12, True], "471147": None}
+
+    def work(value: Any, context: ToolContext) -> Any:
+        context.report({"saw": 471147})
+        if value:
+            raise PublicToolError("it is 471147")
+        return result
+
+    run = Run(Grant(tools=[handler(work)], limits=LOOSE, secrets=("471147",)))
+    assert await run.call("t") == {
+        "pin": "[redacted]",
+        "list": ["[redacted]", "no [redacted]!", 12, True],
+        "[redacted]": None,
+    }
+    answer = await run.ask({"method": "tool.call", "params": {"name": "t", "input": {"a": 1}}})
+    assert answer["error"] == {
+        "code": "TOOL_FAILED",
+        "message": "t: it is [redacted]",
+        "retryable": False,
+    }
+    command = run.send(b"tool\0" + b"2\0t\0" + b'{"a":1}\0' + b"\0", form="shell")
+    await asyncio.wait_for(command.answered.wait(), 10)
+    assert command.answer is not None
+    assert command.answer.endswith(b"tool: t: it is [redacted] [TOOL_FAILED]\n")
+    assert [entry["extra"] for entry in run.calls()] == [{"saw": "[redacted]"}] * 3
+    assert "471147" not in json.dumps(run.calls())
 
 
 @pytest.mark.parametrize("blocking", [False, True])

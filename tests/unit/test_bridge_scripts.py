@@ -130,6 +130,24 @@ def test_any_text_has_tokens(text: str) -> None:
     scripts.plan("x.py", text.encode("utf-8", "surrogatepass"), "auto")
 
 
+@pytest.mark.parametrize("piece", ["export{", "export {x as ", "`${", "f(/"])
+def test_a_text_is_read_once(piece: str) -> None:
+    """A list that is never closed was once looked through for each of its beginnings: for hours."""
+    assert scripts.node_exports(piece.encode() * (300_000 // len(piece)), commonjs=False) is None
+    assert scripts.node_exports(b"export { a, b as default }", commonjs=False) == "module"
+
+
+def test_python_that_would_take_long_to_parse_is_not_parsed_here() -> None:
+    long = b'f"' + b"{a}" * 400_000 + b'"\n'  # of which CPython looks at the beginning again for each part
+    assert scripts.plan("x.py", long, "auto").style == "cli"
+    for start, waits in ((b"def run(input, ctx): pass\n", "0"), (b"async def run(i, c): pass\n", "1")):
+        assert scripts.plan("x.py", start, "auto").flags == {"SKILL_SCRIPT_ASYNC": waits}
+        with pytest.raises(BadRequestError, match="too long to tell"):
+            scripts.plan("x.py", start + long, "auto")
+        assert scripts.plan("x.py", start + long, "cli").style == "cli"
+        assert scripts.plan("x.py", start + long, "function").flags == {"SKILL_SCRIPT_ASYNC": waits}
+
+
 def test_bash_is_a_program() -> None:
     assert scripts.plan("a.sh", b"run() { :; }", "auto").style == "cli"
     with pytest.raises(BadRequestError):

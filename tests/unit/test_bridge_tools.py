@@ -15,6 +15,7 @@ from pydantic import BaseModel, Field
 from executor import GrantError, ToolContext, ToolSpec, tool
 from executor.bridge import stubs
 from executor.bridge.codes import CODES, BridgeError
+from executor.bridge.schema import Schema
 from executor.bridge.tools import identifier
 
 OBJECT = {"type": "object"}
@@ -176,6 +177,29 @@ def test_true_is_no_number_and_details_are_bounded() -> None:
         spec({"items": {"type": "integer"}}).check_input(["x" * 1000] * 100)
     assert len(caught.value.details) == 10
     assert all(len(item["message"]) <= 200 for item in caught.value.details)
+
+
+@pytest.mark.parametrize(
+    ("items", "unique"),
+    [
+        ([], True),
+        ([1, True, "1", None, [1], {"a": 1}, 0, False, "", []], True),
+        ([{"a": 1, "b": [2]}, {"a": 1, "b": [True]}, ["a", 1], [["a", 1]]], True),
+        ([1, 1.0], False),
+        ([{"a": 1, "b": 2}, {"b": 2.0, "a": 1}], False),
+        ([[None, {}], 3, [None, {}]], False),
+        ([None, *range(20_000)], True),  # each compared with each this would take minutes
+        ([None, *range(20_000), 7], False),
+    ],
+)
+def test_items_that_are_to_be_unique(items: list[Any], unique: bool) -> None:
+    problems = Schema({"type": "array", "uniqueItems": True}, "t").problems(items)
+    assert [problem["rule"] for problem in problems] == ([] if unique else ["uniqueItems"])
+    assert Schema({"type": "array", "uniqueItems": False}, "t").problems(items) == []
+
+
+def test_a_number_that_is_too_large_for_a_check_does_not_fit() -> None:
+    assert Schema({"multipleOf": 0.5}, "t").problems(10**400) == [{"path": "", "rule": "range"}]
 
 
 def test_what_a_tool_returned_is_not_quoted() -> None:

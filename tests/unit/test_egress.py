@@ -302,6 +302,32 @@ async def test_which_host_is_meant(target: bytes, code: int) -> None:
             assert b"Host: " + case.at in origin.seen[0]
 
 
+@pytest.mark.parametrize(
+    "name", ["X-HTTP-Method-Override", "x_http_method", "X-Original-URL", "X-REWRITE_URL"]
+)
+@going
+async def test_no_header_asks_for_another_method_or_path(name: str) -> None:
+    asked = GOOD.replace(b"X-Mine: 1", name.encode() + b": /admin")
+    async with Origin(OK) as origin:
+        for limited in ({"methods": ("GET",)}, {"paths": ("/a",)}):
+            case = Case(origin, **limited)
+            assert status(await case.send(asked)) == 403
+            assert case.record()["result"] == "DENIED"
+            assert status(await case.send(GOOD)) == 200
+        assert len(origin.seen) == 2
+        assert status(await Case(origin).send(asked)) == 200  # every method and path is allowed anyway
+
+
+@going
+async def test_what_a_lenient_server_takes_for_another_header_is_not_sent_on() -> None:
+    async with Origin(OK) as origin:
+        case = Case(origin, inject={"X-Api-Key": "of-the-host"}, upgrade=False)
+        headers = b"Content_Length: 9\r\nTransfer_Encoding: chunked\r\nX_API_KEY: mine\r\nA_b: 1"
+        assert status(await case.send(GOOD.replace(b"X-Mine: 1", headers))) == 200
+        assert origin.seen[0].count(b"_") == 1
+        assert b"\r\nA_b: 1\r\n" in origin.seen[0]
+
+
 @going
 async def test_what_stands_behind_a_request_is_never_sent_on() -> None:
     async with Origin(OK) as origin:

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import threading
 from typing import Any
 
 import pytest
@@ -241,3 +243,31 @@ def test_one_address_that_is_refused_is_enough() -> None:
         asyncio.run(allow(["10.0.0.1"]).addresses("10.0.0.1"))
     with pytest.raises(Refusal):
         asyncio.run(allow(["*"]).addresses("localhost"))
+
+
+def test_names_that_are_slow_to_look_up_hold_up_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All other work in threads goes on, however many such names a script asks for."""
+    answered, looked_up = threading.Event(), socket.getaddrinfo
+
+    def slow(host: Any, *rest: Any, **more: Any) -> Any:
+        if host == "slow.example":
+            answered.wait(30)
+            raise socket.gaierror("no such name")
+        return looked_up(host, *rest, **more)
+
+    async def main() -> None:
+        policy = allow(["*"])
+        waiting = [asyncio.ensure_future(policy.addresses("slow.example")) for _ in range(50)]
+        try:
+            await asyncio.sleep(0)
+            assert await asyncio.wait_for(asyncio.to_thread(lambda: "works"), 10) == "works"
+            waiting[0].cancel()
+            with pytest.raises(asyncio.CancelledError):  # as when its time is up
+                await asyncio.wait_for(waiting[0], 10)
+        finally:
+            answered.set()
+        for found in await asyncio.gather(*waiting[1:], return_exceptions=True):
+            assert isinstance(found, socket.gaierror)
+
+    monkeypatch.setattr(socket, "getaddrinfo", slow)
+    asyncio.run(main())

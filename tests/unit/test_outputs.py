@@ -185,6 +185,7 @@ class Shelf:
     def __init__(self, entries: dict[str, Any], roots: dict[bytes, bytes | int] | None = None) -> None:
         self.entries = {path.encode(): entry for path, entry in entries.items()}
         self.roots = roots or {}
+        self.claims: dict[bytes, int] = {}  # sizes in the listing
         self.asked: list[bytes] = []
 
     async def list_files(self, paths: list[bytes], *, recursive: bool = True) -> Listing:
@@ -195,7 +196,8 @@ class Shelf:
                     continue
                 if recursive or b"/" not in path[len(root) + 1 :]:
                     kind = entry if isinstance(entry, int) else records.REGULAR
-                    listing.entries.append(Entry(kind, path, root, 0o644, 1, 0))
+                    size = self.claims.get(path, 1)
+                    listing.entries.append(Entry(kind, path, root, 0o644, size, 0))
         return listing
 
     async def get_files(
@@ -237,6 +239,34 @@ def test_a_file_that_several_globs_mean_comes_once() -> None:
     assert [file.mime for file in found.files] == ["text/plain", "text/csv"]
     assert (found.limits_hit, found.warnings) == ([], [])
     assert shelf.asked == [b"/workspace/out/a.txt", b"/workspace/out/b/c.csv"]
+
+
+def test_files_that_claim_more_than_the_disk_holds_are_named_and_not_read() -> None:
+    shelf = Shelf({f"/workspace/out/{name}": b"x" for name in "abcd"})
+    shelf.claims = {b"/workspace/out/a": 1000, b"/workspace/out/b": 1001, b"/workspace/out/c": 1000}
+    found = gather(shelf, "out/*")
+    assert shelf.asked == [b"/workspace/out/a", b"/workspace/out/c"]
+    assert contents(found) == {"out/a": "x", "out/b": None, "out/c": "x", "out/d": None}
+    assert [(file.size, bool(file.sha256), file.truncated) for file in found.files][1] == (1001, False, True)
+    assert found.limits_hit == ["max_total_bytes"]
+    assert found.warnings == [
+        "2 files not read: all together they claim more than 2 times the session's disk (sparse files count "
+        "with their full size)"
+    ]
+    # The same of what may have come with a skill: what is not compared is taken for changed.
+    shelf = Shelf({"/skills/s/a": b"x", "/skills/s/b": b"x"})
+    shelf.claims = {b"/skills/s/b": 2001}
+    same = hashlib.sha256(b"x").hexdigest()
+    found = gather(shelf, "**", skill="s", shipped=lambda path: same)
+    assert (shelf.asked, list(contents(found))) == ([b"/skills/s/a"], ["skills/s/b"])
+
+
+def test_files_that_grow_while_they_are_read_are_given_up() -> None:
+    shelf = Shelf({f"/workspace/out/{name}": b"x" * 900 for name in "abc"})
+    assert len(gather(shelf, "out/*").files) == 3
+    shelf = Shelf({f"/workspace/out/{name}": b"x" * 900 for name in "abcd"})
+    with pytest.raises(SandboxError, match="grew"):
+        gather(shelf, "out/*")
 
 
 def test_odd_names_are_exact() -> None:

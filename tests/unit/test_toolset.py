@@ -9,6 +9,7 @@ import asyncio
 import functools
 import inspect
 import json
+import os
 import threading
 import time
 from collections.abc import Iterator
@@ -761,6 +762,23 @@ def test_the_twin_works_without_a_loop(root: Path) -> None:
 @pytest.fixture
 def store(tmp_path: Path) -> ArtifactStore:
     return ArtifactStore(tmp_path / "artifacts", scope="user/1")
+
+
+def test_what_a_killed_process_left_half_made_is_no_version(store: ArtifactStore) -> None:
+    store.save("a.txt", b"one")
+    for name, about in (("a.txt", ""), ("b.txt", '{"name": "b.txt"}')):
+        for made, age in ((".new-1", 0.0), (".new-2", 2 * 86400.0)):
+            left = store._root / name / made
+            left.mkdir(parents=True)
+            (left / "data").write_bytes(b"x" * 1000)
+            (left / "about.json").write_text(about)
+            os.utime(left, (time.time() - age,) * 2)
+    assert store.names() == ["a.txt"]
+    assert store._held() == 3
+    assert store.save("a.txt", b"two").version == 1
+    assert store.save("b.txt", b"one").version == 0
+    assert store.names() == ["a.txt", "b.txt"]
+    assert sorted(path.name for path in store._root.glob("*/.new-*")) == [".new-1", ".new-1"]
 
 
 def test_versions_count_up_and_are_kept(store: ArtifactStore) -> None:

@@ -126,6 +126,7 @@ CALLS = (
     ("ioctl-tiocsti", 16, 29, lambda: (TERMINAL, 0x5412, b"x")),
     ("ioctl-tioclinux", 16, 29, lambda: (TERMINAL, 0x541C, b"\x02")),
     ("ioctl-tiocsetd", 16, 29, lambda: (TERMINAL, 0x5423, bytes(4))),
+    ("fcntl-setlease", 72, 25, lambda: (os.open("/tmp/leased", os.O_RDWR | os.O_CREAT), 1024, 1)),
     ("newest", 1000, 1000, lambda: ()),
 )  # fmt: skip
 
