@@ -21,15 +21,12 @@ from packaging.requirements import InvalidRequirement, Requirement
 from executor.errors import ExecutorError
 from executor.skills import toml
 from executor.skills.document import SkillDocument, parse
-from executor.skills.packages import NODE_MODULES, PYTHON_MODULES, PYTHON_PACKAGES, canonical
+from executor.skills.packages import MAX_PARSED, NODE_MODULES, PYTHON_MODULES, PYTHON_PACKAGES, canonical
 
 MAX_FILE = 1 << 20
 MAX_FILES = 2_000
 MAX_TOTAL = 32 << 20  # bytes of all these files
-# Bytes of Python that are parsed for guesses, of a file and of all of them: a hostile text of 64 KiB takes a
-# second, and the time grows with the square of its length.
-MAX_PARSED = 64 << 10
-MAX_PARSED_TOTAL = 4 << 20
+MAX_PARSED_TOTAL = 4 << 20  # bytes of Python that are parsed for guesses
 MAX_WANTED = 1_000  # of each list; a skill with more than that is after something else
 MAX_LEVELS = 4
 MAX_CHAIN = 100  # files that one requirements file leads to with -r and -c

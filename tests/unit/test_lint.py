@@ -476,10 +476,13 @@ def test_a_script_that_does_not_parse(tmp_path: Path) -> None:
 
 
 def test_hostile_python_does_not_stop_lint(tmp_path: Path) -> None:
-    deep = b"(" * 100_000
+    deep = b"(" * 60_000
     assert [rule for rule, _, _ in scripts(tmp_path, a_dot_py=deep, b_dot_py=b"x\0y")] == [
         "script-syntax"
     ] * 2
+    # In CPython this takes a time that grows with the square of its length: minutes for this one.
+    slow = b'x = f"' + b"{a}" * 300_000 + b'"\n'
+    assert scripts(tmp_path, a_dot_py=slow, b_dot_py=b"") == [("script-long", "a.py", 1)]
 
 
 @given(text=st.binary(max_size=400), script=st.binary(max_size=200), name=st.sampled_from(sorted(SHAPES)))

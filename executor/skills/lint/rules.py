@@ -148,6 +148,8 @@ _TABLE: tuple[Rule, ...] = (
     Rule("script-one-line", _E, "the script is one line with the letters \\n in it",
          "Replace them by line breaks."),
     Rule("script-syntax", _W, "the script is not valid Python", "Mend it; Python 2 is not run."),
+    Rule("script-long", _W, "the script is so long that it is not parsed for what it imports",
+         "Move parts of it into modules beside it."),
     Rule("import-undeclared", _W, "a third-party package that nothing declares",
          "Name it in requirements.txt, in a `# /// script` block, in package.json or in `compatibility:`."),
     Rule("network", _W, "the script needs the network, which the sandbox does not have",

@@ -21,6 +21,7 @@ from executor.skills.lint import fixes
 from executor.skills.lint.folder import Entry, SkillFolder, lines_of, read_regular
 from executor.skills.lint.rules import RULES, Finding, Fix
 from executor.skills.packages import (
+    MAX_PARSED,
     NODE_MODULES,
     NODE_NETWORK,
     PYTHON_MODULES,
@@ -226,6 +227,9 @@ def _package_json(text: str) -> set[str]:
 
 
 def _python(text: str, entry: Entry, declared: _Declared, finding: _Make) -> Iterator[Finding]:
+    if len(text) > MAX_PARSED:
+        yield finding("script-long", entry.path, 1, f"it has {len(text):,} characters")
+        return
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
