@@ -245,6 +245,8 @@ def _take(store: Store, reader: _Reader, session: str | None) -> Imported:
         raise BadRequestError(f"{name!r} cannot be a session's id", hint="Give another one: --as ID.")
     try:
         snapshot = check(value["snapshot"])
+        for skill in snapshot.skills.values():  # only the archive says that these files are that skill's
+            skill.update(digest="", files={})
         data = snapshot.sealed()
     except DamagedError as error:
         raise reader.wrong(str(error)) from None

@@ -230,4 +230,8 @@ def test_a_session_goes_on_with_the_other_runtime_and_on_another_machine(
         import_session(made.store, tmp_path / "moves.tar.gz", session="moved")
         with made.restore("moved") as session:
             assert session.exec(SHOW).stdout == before
-            assert session.staged.keys() == {"sales-report"}
+            assert session.staged == {"sales-report": ""}  # whether it is, only the archive says
+            session.exec("echo 'print(1)' > scripts/report.py", skill="sales-report")
+            session.load("sales-report")
+            assert session.exec("cat scripts/report.py", skill="sales-report").stdout != "print(1)\n"
+            assert len(session.staged["sales-report"]) == 64

@@ -121,7 +121,7 @@ def test_a_session_goes_out_and_comes_in(sessions: Any, store: Store) -> None:
     assert (status, json.loads(out)["session"]) == (0, "copy")
     status, _, err = sessions("import", "s.tar.gz", "--as", "copy-2")
     assert status == 0 and "executor run SKILL --session copy-2 -- COMMAND goes on with it" in err
-    assert store.sessions.get("copy").snapshot == store.sessions.get("s").snapshot  # type: ignore[union-attr]
+    assert store.sessions.get("copy").snapshot == store.sessions.get("copy-2").snapshot  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(
