@@ -211,7 +211,7 @@ def test_a_report_of_one_run(run: Invoke, tmp_path: Path) -> None:
     ):
         assert part in page
     done = run("true", options=["--html", str(tmp_path)])
-    assert (done.returncode, b"cannot write the report" in done.stderr) == (125, True)
+    assert (done.returncode, b"is a folder" in done.stderr) == (125, True)
 
 
 # --- the command -------------------------------------------------------------------------------------------

@@ -5,9 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import AsyncIterator, Coroutine
 from pathlib import Path
@@ -326,40 +323,6 @@ def test_a_storm_of_cancelled_sessions_leaves_nothing(executor: Executor, runtim
         return processes_of(os.getpid()) - before[0]
 
     run(work())
-
-
-OWNER = """
-import sys, time
-from executor import Executor, PoolSettings
-from executor.runtimes.owner import owner_label
-executor = Executor(skills=[], runtime=sys.argv[1], pool=PoolSettings(size=2))
-executor.choose_runtime()
-session = executor.session()
-session.exec("true")
-while executor._inner._runtime.ready < 2:
-    time.sleep(0.02)
-print(owner_label(), flush=True)
-time.sleep(100)
-"""
-
-
-def test_an_owner_that_is_killed_leaves_nothing(executor: Executor, runtime: str) -> None:
-    with subprocess.Popen([sys.executable, "-c", OWNER, runtime], stdout=subprocess.PIPE, text=True) as owner:
-        assert owner.stdout is not None
-        label = owner.stdout.readline().strip()
-        below = processes_of(owner.pid)
-        owner.send_signal(signal.SIGKILL)
-    assert below or runtime == "container"
-    deadline = time.monotonic() + 20
-    while time.monotonic() < deadline:
-        left: list[Any] = [pid for pid in below if os.path.exists(f"/proc/{pid}")]
-        if runtime == "container":
-            left = containers_of(label)
-        if not left:
-            return
-        executor._loop.call(executor._inner._runtime.reap)
-        time.sleep(0.2)
-    pytest.fail(f"left: {left}")
 
 
 def test_no_pool_is_no_pool(executor: Executor, runtime: str) -> None:
