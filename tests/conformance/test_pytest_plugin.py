@@ -33,8 +33,8 @@ def run(executor: Executor, runtime: str, pytester: pytest.Pytester, monkeypatch
     def invoke(*words: str, name: str, text: str) -> pytest.RunResult:
         (Path(skill) / "tests" / name).write_text(text)
         options = [] if "--skill-runtime" in words else ["--skill-runtime", runtime]
-        return pytester.runpytest_inprocess(
-            "-p", "executor.testing.plugin", "--strict-markers", *options, *words
+        return pytester.runpytest_subprocess(
+            "-p", "executor.testing.plugin", "--strict-markers", *options, *words, timeout=120
         )
 
     return invoke

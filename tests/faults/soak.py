@@ -191,9 +191,16 @@ class Soak:
                 found["volumes"] = api.volumes()["Volumes"] or []
             return found
 
-        # What a killed host left needs a moment, and the reaper, to go.
-        await traces.settled(lambda: not ((now := counts()).get("containers") or now["groups"]), 60)
-        return {**counts(), "files": traces.files(), "resident_kb": traces.resident_kb()}
+        seen: dict[str, Any] = {}
+
+        def nothing() -> bool:
+            seen.clear()
+            seen.update(counts())
+            return not (seen.get("containers") or seen["groups"])
+
+        # What a killed host left, or one of others meanwhile, needs a moment, and the reaper, to go.
+        await traces.settled(nothing, 60)
+        return {**seen, "files": traces.files(), "resident_kb": traces.resident_kb()}
 
 
 FATES = ("sandbox_killed", "task_cancelled", "session_closed", "host_killed")
