@@ -95,7 +95,7 @@ class Agent:
         self.chores: List[Callable[[], None]] = []  # what is done while the host reads its answer
         self.unsent: Deque[Any] = deque()
         self.writing = False
-        self.wide = False
+        self.wide: Set[int] = set()  # ends of the stream
         self.lease = lease
         self.heard = time.monotonic()
         self.wake_read, self.wake_write = os.pipe()
@@ -171,6 +171,8 @@ class Agent:
         if not data:
             leave("")
         self.heard = time.monotonic()
+        if len(data) >= PIPE // 2 and 0 not in self.wide:
+            self.widen(0)
         for event in self.connection.receive(data):
             try:
                 self.dispatch(event)
@@ -188,7 +190,7 @@ class Agent:
             try:
                 size = os.writev(1, [self.unsent[i] for i in range(min(len(self.unsent), 512))])
             except BlockingIOError:
-                if not self.wide and self.widen():
+                if 1 not in self.wide and self.widen(1):
                     continue
                 if not self.writing:
                     self.writing = True
@@ -206,28 +208,28 @@ class Agent:
             self.writing = False
             self.unwatch(1)
 
-    def widen(self) -> bool:
-        """Much is being sent: with more room in the pipe, both of its ends wake up less often."""
+    def widen(self, fd: int) -> bool:
+        """Much passes through this end of the stream: with more room, both sides wake up less often."""
         import fcntl  # which most sessions never need
 
-        self.wide = True  # or cannot be: a socket, or the user's pipes hold enough
+        self.wide.add(fd)  # or it cannot be: a socket, or the user's pipes hold enough
         try:
-            fcntl.fcntl(1, SET_PIPE_SIZE, WIDE_PIPE)
+            fcntl.fcntl(fd, SET_PIPE_SIZE, WIDE_PIPE)
         except OSError:
             return False
-        self.at(WIDE, self.narrow)
+        self.at(WIDE, lambda: self.narrow(fd))
         return True
 
-    def narrow(self) -> None:
+    def narrow(self, fd: int) -> None:
         import fcntl
 
         try:
             if self.files:
-                raise OSError("still sending")
-            fcntl.fcntl(1, SET_PIPE_SIZE, PIPE)
-            self.wide = False
+                raise OSError("still under way")
+            fcntl.fcntl(fd, SET_PIPE_SIZE, PIPE)
+            self.wide.discard(fd)
         except OSError:  # it holds more than that
-            self.at(WIDE, self.narrow)
+            self.at(WIDE, lambda: self.narrow(fd))
 
     # -- frames --
 

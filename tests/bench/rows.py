@@ -223,14 +223,14 @@ def large(mine: list[Ours], peer: Docker | None, work: Path) -> Iterator[Row]:
         systems["put_archive"] = partial(peer.put_archive, tar(big))
     for our in mine:
         systems[our.name] = partial(our.session.put, "inputs/big", big)
-    yield Row("put one file of 256 MiB", systems, rounds=3)
+    yield Row("put one file of 256 MiB", systems, rounds=7)
     systems = {}
     if peer:
         systems["docker exec cat"] = partial(peer.exec_cli, ["cat", "/opt/big"])
         systems["get_archive"] = partial(peer.get_archive, "/opt/big")
     for our in mine:
         systems[our.name] = partial(our.get, "/workspace/inputs/big")
-    yield Row("get one file of 256 MiB", systems, rounds=3)
+    yield Row("get one file of 256 MiB", systems, rounds=7)
     for our in mine:
         our.session.remove("inputs/big")
 
