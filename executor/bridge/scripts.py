@@ -19,15 +19,13 @@ from pydantic import BaseModel, Field
 
 from executor.errors import BadPathError, BadRequestError
 from executor.models import MADE_LATER, ExecResult
+from executor.workspace.text import MAX_PARSED
 
 if TYPE_CHECKING:
     from executor.bridge.dispatch import RunBridge
 
 Style = Literal["auto", "function", "cli"]
 MAX_SCRIPT = 4 << 20  # bytes of a script
-# Bytes of Python that are parsed here. A hostile text of 256 KiB takes CPython 7 s in which nothing else of
-# this process runs, and one of 4 MiB gigabytes.
-MAX_PARSED = 64 << 10
 MAX_INPUT = 16 << 20  # bytes of the input as JSON
 LANGUAGES = {
     ".py": "python",

@@ -21,7 +21,8 @@ from packaging.requirements import InvalidRequirement, Requirement
 from executor.errors import ExecutorError
 from executor.skills import toml
 from executor.skills.document import SkillDocument, parse
-from executor.skills.packages import MAX_PARSED, NODE_MODULES, PYTHON_MODULES, PYTHON_PACKAGES, canonical
+from executor.skills.packages import NODE_MODULES, PYTHON_MODULES, PYTHON_PACKAGES, canonical
+from executor.workspace.text import MAX_PARSED
 
 MAX_FILE = 1 << 20
 MAX_FILES = 2_000

@@ -221,15 +221,18 @@ class Agent:
         return True
 
     def narrow(self, fd: int) -> None:
+        """Back to the usual size, or later: while files pass, and while it holds more than that."""
         import fcntl
 
-        try:
-            if self.files:
-                raise OSError("still under way")
-            fcntl.fcntl(fd, SET_PIPE_SIZE, PIPE)
-            self.wide.discard(fd)
-        except OSError:  # it holds more than that
-            self.at(WIDE, lambda: self.narrow(fd))
+        if not self.files:
+            try:
+                fcntl.fcntl(fd, SET_PIPE_SIZE, PIPE)
+            except OSError:
+                pass
+            else:
+                self.wide.discard(fd)
+                return
+        self.at(WIDE, lambda: self.narrow(fd))
 
     # -- frames --
 

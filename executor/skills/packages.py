@@ -5,10 +5,6 @@ from __future__ import annotations
 import re
 import sys
 
-# Bytes of Python that are parsed to see what a script imports: a hostile text of 64 KiB takes a second in which
-# nothing else of this process runs, and the time grows with the square of its length.
-MAX_PARSED = 64 << 10
-
 # fmt: off
 
 # Modules of the standard library, also those that newer versions dropped: a skill that uses one of them has

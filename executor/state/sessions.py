@@ -90,6 +90,14 @@ class KeptSession:
         return bool(self.owner) and not is_dead(_label(self.owner))
 
 
+def taken(session: str) -> BadRequestError:
+    """What is said when a session is to come in under an id that there is."""
+    return BadRequestError(
+        f"there is a session {session!r} already",
+        hint=f"Give another id (--as ID), or remove that one: executor sessions rm {session}",
+    )
+
+
 class Sessions:
     """The table of sessions. Every method is one short transaction; one that waits for another process blocks
     its thread.
@@ -282,10 +290,7 @@ class Sessions:
         now = time.time()
         with self.database.change() as connection:
             if _one(connection, session) is not None:
-                raise BadRequestError(
-                    f"there is a session {session!r} already",
-                    hint=f"Give another id (--as ID), or remove that one: executor sessions rm {session}",
-                )
+                raise taken(session)
             connection.execute(
                 "INSERT INTO session VALUES (?, ?, ?, NULL, 1, ?, ?, '', ?, ?, ?, ?, ?)",
                 (session, runtime, image, now, now, snapshot, now, files, size, json.dumps(sorted(skills))),

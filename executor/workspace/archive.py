@@ -29,6 +29,7 @@ from typing import IO, Any
 from executor.errors import BadPathError, BadRequestError, StateError
 from executor.guest.records import PIECE
 from executor.state import KeptSession
+from executor.state.sessions import taken
 from executor.workspace.checkpoint import Store
 from executor.workspace.snapshot import MOST_BYTES, DamagedError, Saved, Snapshot, canonical, check, load_json
 from executor.workspace.text import to_text
@@ -253,10 +254,7 @@ def _take(store: Store, reader: _Reader, session: str | None) -> Imported:
     parts: dict[str, Path] = {}
     with store.objects.held():
         if store.sessions.get(name) is not None:
-            raise BadRequestError(
-                f"there is a session {name!r} already",
-                hint=f"Give another id (--as ID), or remove that one: executor sessions rm {name}",
-            )
+            raise taken(name)
         _check_room(store, snapshot)
         try:
             for member, entry in members(snapshot):

@@ -10,6 +10,10 @@ import codecs
 import re
 import traceback
 
+# Bytes of a stranger's Python that are parsed in this process. A hostile text of 64 KiB takes a second in
+# which nothing else of it runs; the time grows with the square of the length, and 4 MiB take gigabytes.
+MAX_PARSED = 64 << 10
+
 # What is shown escaped: all that moves a cursor, colours, hides, reorders or ends a line.
 _ALWAYS = (
     r"\x00-\x08\x0b\x0c\x0e-\x1f"  # C0 without \t \n \r; holds NUL and ESC

@@ -21,7 +21,6 @@ from executor.skills.lint import fixes
 from executor.skills.lint.folder import Entry, SkillFolder, lines_of, read_regular
 from executor.skills.lint.rules import RULES, Finding, Fix
 from executor.skills.packages import (
-    MAX_PARSED,
     NODE_MODULES,
     NODE_NETWORK,
     PYTHON_MODULES,
@@ -31,6 +30,7 @@ from executor.skills.packages import (
     SHELL_NETWORK,
     canonical,
 )
+from executor.workspace.text import MAX_PARSED
 
 MAX_DOCUMENT = 1 << 20  # bytes of a file that declares dependencies
 
